@@ -1,0 +1,3 @@
+module github.com/btrlog/btrlog
+
+go 1.25.0
