@@ -172,6 +172,9 @@ type Read struct {
 	// WaitAbove, when not zero, asks the node to hold the answer until its watermark exceeds it or a short time has
 	// passed (long poll of a follower). It is a hint to the driver; the machine answers at once.
 	WaitAbove LSN
+	// Raw asks for every copy that is not void by the node's own history, committed or not. The reader serves one of them
+	// only at or below a watermark from elsewhere and not void by a history up to that watermark's epoch (P8).
+	Raw bool
 }
 
 // ReadReply is a node's answer to Read. Records are committed and not void by this node's own history, so a record it

@@ -1,0 +1,185 @@
+package protocol
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// nodeLog is what one shard knows of one log. Its durable part is the state value (encodeState) and the stored records;
+// held is rebuilt from the records.
+type nodeLog struct {
+	id        LogID
+	promised  Epoch
+	activated Epoch
+	start     LSN
+	clsn      LSN
+	archived  LSN
+	sealed    LSN // last LSN of a segment that was cut by age or close, under the activated epoch
+	dropped   LSN // everything at or below is gone locally (archived before)
+	deleted   bool
+	settings  Settings
+	history   History
+	held      held
+	damaged   []Range
+
+	dirty      bool // state value must be written in this step's batch
+	lastAppend Time // of the last record stored
+	oldest     Time // arrival of the oldest record that is not archived yet; 0 when there is none
+}
+
+// State values are kept under one key per log and rewritten whole.
+//
+//	| version u8 | flags u8 | promised u64 | activated u64 | start u64 | cLSN u64 | archived u64 | sealed u64 | dropped u64 |
+//	| window u32 | segment bytes u64 | flush age ms u32 | qw u8 | name len u8, name | peers u8, incarnation u64 … |
+//	| history u32, (epoch u64, start u64) … | damaged u32, (from u64, to u64) … |                        little-endian
+const stateVersion = 1
+
+const (
+	stateDeleted = 1 << 0
+	stateMemory  = 1 << 1
+)
+
+func (l *nodeLog) encodeState(dst []byte) []byte {
+	var flags byte
+	if l.deleted {
+		flags |= stateDeleted
+	}
+	if l.settings.Memory {
+		flags |= stateMemory
+	}
+	dst = append(dst, stateVersion, flags)
+	for _, v := range [...]uint64{uint64(l.promised), uint64(l.activated), uint64(l.start), uint64(l.clsn), uint64(l.archived), uint64(l.sealed), uint64(l.dropped)} {
+		dst = binary.LittleEndian.AppendUint64(dst, v)
+	}
+	s := &l.settings
+	dst = binary.LittleEndian.AppendUint32(dst, s.Window)
+	dst = binary.LittleEndian.AppendUint64(dst, s.SegmentBytes)
+	dst = binary.LittleEndian.AppendUint32(dst, s.FlushAgeMS)
+	dst = append(dst, s.Qw, byte(len(s.Name)))
+	dst = append(dst, s.Name...)
+	dst = append(dst, byte(len(s.Peers)))
+	for _, p := range s.Peers {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(p))
+	}
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(l.history)))
+	for _, h := range l.history {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Epoch))
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Start))
+	}
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(l.damaged)))
+	for _, d := range l.damaged {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(d.From))
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(d.To))
+	}
+	return dst
+}
+
+// stateReader takes fields off a state value; the first shortfall is remembered and ends the reading.
+type stateReader struct {
+	b   []byte
+	err error
+}
+
+func (r *stateReader) take(n int) []byte {
+	if r.err == nil && len(r.b) < n {
+		r.err = fmt.Errorf("%w: state value cut short", ErrBadMessage)
+	}
+	if r.err != nil {
+		return make([]byte, n)
+	}
+	v := r.b[:n]
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *stateReader) u8() byte    { return r.take(1)[0] }
+func (r *stateReader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
+func (r *stateReader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
+
+func (r *stateReader) count(limit int, each int) int {
+	n := int(r.u32())
+	if r.err == nil && (n > limit || n*each > len(r.b)) {
+		r.err = fmt.Errorf("%w: state value claims %d entries", ErrBadMessage, n)
+	}
+	if r.err != nil {
+		return 0
+	}
+	return n
+}
+
+func decodeState(id LogID, b []byte) (*nodeLog, error) {
+	r := &stateReader{b: b}
+	if v := r.u8(); r.err == nil && v != stateVersion {
+		return nil, fmt.Errorf("%w: state of log %s has version %d, this program knows %d", ErrBadMessage, id, v, stateVersion)
+	}
+	flags := r.u8()
+	l := &nodeLog{id: id, deleted: flags&stateDeleted != 0}
+	l.promised, l.activated, l.start = Epoch(r.u64()), Epoch(r.u64()), LSN(r.u64())
+	l.clsn, l.archived, l.sealed, l.dropped = LSN(r.u64()), LSN(r.u64()), LSN(r.u64()), LSN(r.u64())
+	s := &l.settings
+	s.Memory = flags&stateMemory != 0
+	s.Window, s.SegmentBytes, s.FlushAgeMS, s.Qw = r.u32(), r.u64(), r.u32(), r.u8()
+	s.Name = string(r.take(int(r.u8())))
+	for n := int(r.u8()); n > 0 && r.err == nil; n-- {
+		s.Peers = append(s.Peers, Incarnation(r.u64()))
+	}
+	for n := r.count(MaxHistory, 16); n > 0; n-- {
+		l.history = append(l.history, HistoryEntry{Epoch(r.u64()), LSN(r.u64())})
+	}
+	for n := r.count(MaxExtents, 16); n > 0; n-- {
+		l.damaged = append(l.damaged, Range{LSN(r.u64()), LSN(r.u64())})
+	}
+	if r.err == nil && len(r.b) != 0 {
+		r.err = fmt.Errorf("%w: %d bytes behind the state value", ErrBadMessage, len(r.b))
+	}
+	if r.err == nil {
+		r.err = l.history.Validate()
+	}
+	if r.err == nil && (l.activated > l.promised || l.start > MaxLSN || l.clsn > MaxLSN || l.archived > MaxLSN) {
+		r.err = fmt.Errorf("%w: state value contradicts itself", ErrBadMessage)
+	}
+	if r.err != nil {
+		return nil, fmt.Errorf("log %s: %w", id, r.err)
+	}
+	return l, nil
+}
+
+// LogStatus is the state of one log at one node, for operators and for the flusher.
+type LogStatus struct {
+	Log             LogID
+	Settings        Settings
+	Promised        Epoch
+	Activated       Epoch
+	Start           LSN
+	CLSN            LSN
+	ArchivedThrough LSN
+	DroppedThrough  LSN
+	Highest         LSN
+	Deleted         bool
+	Damaged         []Range
+	LastAppend      Time
+}
+
+func (l *nodeLog) status() LogStatus {
+	top, _ := l.held.highest()
+	return LogStatus{l.id, l.settings, l.promised, l.activated, l.start, l.clsn, l.archived, l.dropped, top, l.deleted, l.damaged, l.lastAppend}
+}
+
+// raiseCLSN is the one place where a watermark rises; it never falls while the node runs (P9).
+func (l *nodeLog) raiseCLSN(c LSN) bool {
+	if c <= l.clsn || c > MaxLSN {
+		return false
+	}
+	l.clsn = c
+	return true
+}
+
+func (l *nodeLog) damagedAbove(floor LSN) []Range {
+	var out []Range
+	for _, d := range l.damaged {
+		if d.To > floor {
+			out = append(out, Range{max(d.From, floor+1), d.To})
+		}
+	}
+	return out
+}

@@ -1,0 +1,199 @@
+package protocol
+
+// Segment is a stretch of committed records that this node could write to the archive now.
+type Segment struct {
+	Log      LogID
+	Label    Epoch
+	SegStart LSN // first LSN of the segment it lies in
+	First    LSN
+	Last     LSN
+	CLSN     LSN // this node's watermark when the plan was made; at or above Last
+	// Complete: [First, Last] is all of the segment that is not archived yet, and the segment takes no more records.
+	Complete bool
+	// Rank orders the nodes of the log for this segment: rank 0 flushes at once, the others look first whether it did
+	// (paper 4.3, flush leader by hash with fallback).
+	Rank int
+	// Age is the time since the oldest record that is not archived arrived.
+	Age Time
+	// FlushAge is the log's age limit; an incomplete stretch is due when Age exceeds it. Zero is never.
+	FlushAge Time
+}
+
+// Flushable lists what may be flushed of every log: complete segments at or below the watermark (A2: the normal flush
+// waits until cLSN covers the segment), and incomplete stretches, which the driver writes only when their age is due.
+// Everything in one list entry is one snapshot taken on the shard's thread (A3).
+func (s *Shard) Flushable(now Time, visit func(Segment)) {
+	for _, l := range s.logs {
+		if !l.deleted && l.clsn > l.archived {
+			l.flushable(s.inc, now, visit)
+		}
+	}
+}
+
+func (l *nodeLog) flushable(inc Incarnation, now Time, visit func(Segment)) {
+	for x := l.archived + 1; x <= l.clsn; {
+		label, ok := l.held.best(x)
+		if !ok {
+			x = l.skip(x, 0) // a hole: another node's object closes it
+			continue
+		}
+		runs := l.held.label(label)
+		r := runs.runs[runs.find(x)]
+		last := min(r.To, l.clsn)
+		// A younger label that begins inside this run outranks it from there.
+		for y := x + 1; y <= last; {
+			top, _ := l.held.best(y)
+			if top != label {
+				last = y - 1
+				break
+			}
+			y = l.nextLabelChange(y, label, last)
+		}
+		seg := Segment{Log: l.id, Label: label, SegStart: r.SegStart, First: x, Last: last, CLSN: l.clsn, Rank: l.rank(inc, r.SegStart),
+			FlushAge: Time(l.settings.FlushAgeMS) * Millisecond}
+		seg.Complete = last == r.To && l.ends(label, r) && x == max(r.SegStart, l.archived+1)
+		if l.oldest != 0 {
+			seg.Age = now - l.oldest
+		}
+		visit(seg)
+		x = last + 1
+	}
+}
+
+// nextLabelChange returns the next LSN above y at which a label above the given one begins, or last+1.
+func (l *nodeLog) nextLabelChange(y LSN, label Epoch, last LSN) LSN {
+	next := last + 1
+	for i := range l.held {
+		if l.held[i].label <= label {
+			continue
+		}
+		lr := &l.held[i]
+		if j := lr.find(y); j < len(lr.runs) {
+			next = min(next, max(lr.runs[j].From, y+1))
+		}
+	}
+	return next
+}
+
+// ends reports whether the segment of run r takes no record behind r.To: the next segment begins there, a later epoch
+// does (H14: a segment cut short by a takeover is sealed), or the writer sealed it.
+func (l *nodeLog) ends(label Epoch, r run) bool {
+	if l.history.VoidFrom(label) == r.To+1 || (label == l.activated && l.sealed == r.To) {
+		return true
+	}
+	runs := l.held.label(label)
+	i := runs.find(r.To + 1)
+	return i < len(runs.runs) && runs.runs[i].SegStart == r.To+1
+}
+
+// rank is this node's place in the order of the log's nodes for one segment, by highest random weight.
+func (l *nodeLog) rank(inc Incarnation, segStart LSN) int {
+	mine, rank := weight(inc, l.id, segStart), 0
+	for _, p := range l.settings.Peers {
+		if p == inc {
+			continue
+		}
+		if w := weight(p, l.id, segStart); w > mine || (w == mine && p > inc) {
+			rank++
+		}
+	}
+	return rank
+}
+
+func weight(inc Incarnation, log LogID, lsn LSN) uint64 {
+	x := uint64(inc) ^ uint64(log)*0x9e3779b97f4a7c15 ^ uint64(lsn)*0xbf58476d1ce4e5b9
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// ArchivedObject is what looking at the store has shown of one object of a log: it proves its records up to its own cLSN
+// and no further (A3).
+type ArchivedObject struct {
+	Label       Epoch
+	First, Last LSN
+	CLSN        LSN
+}
+
+// Archived tells the shard which objects the store holds, in any order. It raises archived-through over what they prove
+// without a hole (P3, H4), and releases local data that is archived and outside the window (P13). Both join the batch:
+// archived-through is durable in the same commit that drops the data it covers, or a restart would answer "absent" for
+// what is archived (H5).
+func (s *Shard) Archived(now Time, log LogID, objects []ArchivedObject, out *Out) {
+	l := s.logs[log]
+	if l == nil || l.deleted {
+		return
+	}
+	a := l.archived
+	for raised := true; raised; {
+		raised = false
+		for _, o := range objects {
+			end := min(o.Last, o.CLSN)
+			if s.rules.TrustForeignArchive {
+				end = o.Last
+			}
+			if o.First <= a+1 && end > a {
+				a, raised = end, true
+			}
+		}
+	}
+	if a > l.archived {
+		l.archived = a
+		l.raiseCLSN(a)
+		kept := l.damaged[:0]
+		for _, d := range l.damaged {
+			if d.To > a {
+				kept = append(kept, d)
+			}
+		}
+		l.damaged = kept
+		l.oldest = 0
+		if top, _ := l.held.highest(); top > a {
+			l.oldest = now
+		}
+		s.mark(l, out)
+	}
+	s.release(l, false, out)
+}
+
+// Release drops what is archived of every log that took no append for at least idle, the window included: an idle tail
+// must not pin a file of the store for ever.
+func (s *Shard) Release(now Time, idle Time, out *Out) {
+	for _, l := range s.logs {
+		if !l.deleted && now-l.lastAppend >= idle {
+			s.release(l, true, out)
+		}
+	}
+}
+
+func (s *Shard) release(l *nodeLog, window bool, out *Out) {
+	through := l.archived
+	top, _ := l.held.highest()
+	if s.rules.DropBeforeArchived {
+		through = l.clsn
+	}
+	if w := LSN(l.settings.Window); !window {
+		if edge := max(top, l.clsn); edge <= w {
+			return
+		} else {
+			through = min(through, edge-w)
+		}
+	}
+	if through <= l.dropped {
+		return
+	}
+	for i := range l.held {
+		lr := &l.held[i]
+		if len(lr.runs) == 0 || lr.runs[0].From > through {
+			continue
+		}
+		// A label that the writer no longer extends and of which nothing is left goes whole, its void records included.
+		whole := lr.label < l.activated && lr.runs[len(lr.runs)-1].To <= through
+		out.Trims = append(out.Trims, Trim{Log: l.id, Label: lr.label, Through: through, Whole: whole})
+	}
+	l.held.dropThrough(through)
+	l.dropped = through
+	s.mark(l, out)
+}
