@@ -66,7 +66,8 @@ type Append struct {
 // Last returns the highest LSN of the run.
 func (a *Append) Last() LSN { return a.First + LSN(a.Count) - 1 }
 
-// Ack answers Append, Activate and Watermark: [First, Last] echoes the run (zero for the others).
+// Ack answers Append, Activate, Watermark and Drop. For Append [First, Last] echoes the run; for Watermark Last is the
+// seal that the node holds durably.
 type Ack struct {
 	Log         LogID
 	Epoch       Epoch // echo of the request's epoch

@@ -314,10 +314,10 @@ func (s *Shard) append(now Time, from Peer, m *Append, out *Out) {
 		s.ack(from, l, a, out)
 		return
 	}
-	if m.Kind == AppendNormal && l.raiseCLSN(m.CLSN) && !l.settings.Memory {
-		out.NeedForce = true // it is durable with the records it came with, or at the next of this log
+	raised := m.Kind == AppendNormal && l.raiseCLSN(m.CLSN)
+	if !s.store(now, l, m, stamp, out) && raised {
+		s.markLazily(l, out) // no new record carries the stamp, and the acknowledgement names the watermark as durable
 	}
-	s.store(now, l, m, stamp, out)
 	s.ack(from, l, a, out)
 }
 
@@ -362,10 +362,9 @@ func (s *Shard) admit(l *nodeLog, m *Append) Status {
 
 // store writes the records of an admitted append that are not held yet. A record that is held already is durable, or is
 // in this very batch, so its acknowledgement is true either way.
-func (s *Shard) store(now Time, l *nodeLog, m *Append, stamp LSN, out *Out) {
+func (s *Shard) store(now Time, l *nodeLog, m *Append, stamp LSN, out *Out) (wrote bool) {
 	runs := l.held.ensure(m.Label)
 	off, rest := m.SegOff, m.Block
-	wrote := false
 	for i := range m.Count {
 		data, more, tail, _ := NextRecord(rest)
 		rest = tail
@@ -393,6 +392,7 @@ func (s *Shard) store(now Time, l *nodeLog, m *Append, stamp LSN, out *Out) {
 	if len(runs.runs) == 0 {
 		l.held.dropThrough(0) // no label without runs stays in the index
 	}
+	return wrote
 }
 
 // activate is P7: durable, void by P8, seal, raise the watermark, in one step.
@@ -452,6 +452,7 @@ func (s *Shard) watermark(from Peer, m *Watermark, out *Out) {
 		if changed {
 			s.markLazily(l, out)
 		}
+		a.Last = l.sealed
 	}
 	s.ack(from, l, a, out)
 }

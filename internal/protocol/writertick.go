@@ -1,0 +1,200 @@
+package protocol
+
+// never is a time that no clock reaches.
+const never Time = 1<<63 - 1
+
+// Tick does what is due: appends again what a member has not acknowledged, Activate again, the watermark when no append
+// has carried it, and the cut of an old segment.
+func (w *Writer) Tick(now Time) {
+	if w.err != nil {
+		return
+	}
+	w.cutAged(now)
+	for i := range w.nodes {
+		w.tickNode(now, i)
+	}
+}
+
+// NextTick returns when Tick must be called next at the latest; never if nothing is due.
+func (w *Writer) NextTick() Time {
+	if w.err != nil {
+		return never
+	}
+	at := never
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		if n.refuses != StatusOK {
+			continue
+		}
+		if n.lo < w.next || !n.activated {
+			at = min(at, n.resendAt)
+		}
+		if w.pushDue(n) {
+			at = min(at, max(n.wmAt, w.lastAt+pushDelay))
+		}
+	}
+	if w.cfg.SegmentAge > 0 && w.segOff > 0 {
+		at = min(at, w.segSince+w.cfg.SegmentAge)
+	}
+	return at
+}
+
+func (w *Writer) pushDue(n *follower) bool {
+	return n.activated && n.refuses == StatusOK && (n.wm < w.clsn || n.sealed < w.sealed)
+}
+
+// cutAged seals a segment that has waited too long and is committed, so that an idle tail gets archived and pins no
+// file of a node's store.
+func (w *Writer) cutAged(now Time) {
+	if w.cfg.SegmentAge > 0 && w.segOff > 0 && w.clsn == w.next-1 && now-w.segSince >= w.cfg.SegmentAge {
+		w.Seal()
+	}
+}
+
+// Seal cuts the segment behind the last record, if that is committed; the nodes learn it with the next watermark. It
+// reports whether there was something to cut.
+func (w *Writer) Seal() bool {
+	if w.segOff == 0 || w.clsn != w.next-1 {
+		return false
+	}
+	w.sealed = w.next - 1
+	w.segStart, w.segOff, w.segSince = w.next, 0, 0
+	for i := range w.nodes {
+		w.nodes[i].wmAt = 0
+	}
+	return true
+}
+
+// Settled reports whether every LSN is committed and at least Qw members hold the watermark (and the seal) durably, so
+// that a successor finds nothing unknown.
+func (w *Writer) Settled() bool {
+	if w.clsn != w.next-1 {
+		return false
+	}
+	told := 0
+	for i := range w.nodes {
+		if n := &w.nodes[i]; n.wm >= w.clsn && n.sealed >= w.sealed {
+			told++
+		}
+	}
+	return told >= w.cfg.Qw
+}
+
+func (w *Writer) tickNode(now Time, i int) {
+	n := &w.nodes[i]
+	switch {
+	case n.refuses != StatusOK:
+		return // for good at this epoch: a promise never falls and an incarnation never comes back
+	case !n.activated:
+		if now >= n.resendAt {
+			w.outbox = append(w.outbox, Send{Node: i, Kind: SendActivate})
+			w.backoff(n, now)
+		}
+		return
+	case n.lo < w.next && now >= n.resendAt:
+		w.resend(now, i)
+	}
+	if w.pushDue(n) && now >= n.wmAt && now-w.lastAt >= pushDelay {
+		w.outbox = append(w.outbox, Send{Node: i, Kind: SendWatermark})
+		n.wmSent = w.clsn
+		n.wmAt = now + max(n.rto, minRTO)
+		if now-n.heard > downAfter {
+			n.wmAt = now + maxRTO
+		}
+	}
+}
+
+func (w *Writer) backoff(n *follower, now Time) {
+	n.rto = min(maxRTO, n.rto+n.rto/2)
+	n.resendAt = now + n.rto
+}
+
+// resend sends again what node i has not acknowledged and should have by now. A node that has been silent for long gets
+// one append as a probe.
+func (w *Writer) resend(now Time, i int) {
+	n, bit := &w.nodes[i], uint16(1)<<i
+	burst := resendBurst
+	if now-n.heard > downAfter {
+		burst = 1
+	}
+	for x := n.lo; x < w.next && burst > 0; x++ {
+		s := w.slot(x)
+		if s.acks&bit != 0 {
+			continue
+		}
+		if x <= n.sent && now-s.sentAt < n.rto/2 {
+			break // in flight for the first time
+		}
+		// A batch goes whole or not at all.
+		first, last := x, x
+		for w.slot(first).inBatch && first > w.low {
+			first--
+		}
+		for w.slot(last).more && last+1 < w.next {
+			last++
+		}
+		if w.slot(first).inBatch {
+			n.lo = last + 1 // its head is forgotten: the rest must not travel alone
+			x = last
+			continue
+		}
+		w.outbox = append(w.outbox, Send{i, SendAppend, first, last})
+		n.sent = max(n.sent, last)
+		n.wmSent = w.clsn
+		x = last
+		burst--
+	}
+	w.backoff(n, now)
+}
+
+// Reopened moves a live writer to a new epoch of its own (P11): what was given out above the recovered tail is sent
+// again, same LSN and bytes, before anything new (P10, X7).
+func (w *Writer) Reopened(now Time, cfg WriterConfig) error {
+	if err := checkWriterConfig(&cfg); err != nil {
+		return err
+	}
+	if cfg.Log != w.cfg.Log || cfg.Epoch <= w.cfg.Epoch || cfg.Tail >= w.next || cfg.Tail < w.clsn {
+		w.err = ErrFenced // someone else wrote in between, or the open was not of this log
+		return w.err
+	}
+	if cfg.Tail+1 < w.low {
+		w.err = ErrQuorumLost
+		return w.err
+	}
+	cfg.WindowBytes, cfg.Retain, cfg.RetainBytes, cfg.BlockBytes, cfg.SegmentAge = w.cfg.WindowBytes, w.cfg.Retain, w.cfg.RetainBytes, w.cfg.BlockBytes, w.cfg.SegmentAge
+	w.cfg = cfg
+	w.err, w.check, w.sealed, w.srtt = nil, false, 0, 0
+	w.outbox = w.outbox[:0]
+	for w.clsn < cfg.Tail {
+		w.clsn++
+		w.unack -= len(w.slot(w.clsn).data)
+		w.kept += len(w.slot(w.clsn).data)
+	}
+	// Copies at or below the tail carry labels of the open; a slow node gets them from its peers or the archive.
+	for w.low <= w.clsn {
+		w.forget()
+	}
+	w.segStart, w.segOff, w.segSince = cfg.SegStart, cfg.SegOff, now
+	w.resetNodes(now)
+	end := w.next
+	for x := cfg.Tail + 1; x < end; {
+		last := x
+		size := EncodedSize(len(w.slot(x).data))
+		for w.slot(last).more && last+1 < end {
+			last++
+			size += EncodedSize(len(w.slot(last).data))
+		}
+		w.next = x
+		w.cutFor(size)
+		for y := x; y <= last; y++ {
+			s := w.slot(y)
+			s.segStart, s.segOff, s.acks, s.sentAt = w.segStart, w.segOff, 0, now
+			w.segOff += uint64(EncodedSize(len(s.data)))
+		}
+		w.next = last + 1
+		w.sendNew(now, x, last)
+		x = last + 1
+	}
+	w.next = end
+	return nil
+}
