@@ -31,11 +31,15 @@ func (t *lockTable) init(dir string) {
 	}
 }
 
-// lock takes the key's lock or gives up after timeout or when ctx ends.
-func (t *lockTable) lock(ctx context.Context, key string, timeout time.Duration) (unlock func(), err error) {
+func bucketOf(key string) byte {
 	h := fnv.New32a()
 	h.Write([]byte(key))
-	n := byte(h.Sum32() ^ h.Sum32()>>16)
+	return byte(h.Sum32() ^ h.Sum32()>>16)
+}
+
+// lock takes the key's lock or gives up after timeout or when ctx ends.
+func (t *lockTable) lock(ctx context.Context, key string, timeout time.Duration) (unlock func(), err error) {
+	n := bucketOf(key)
 	b := &t.buckets[n]
 	path := filepath.Join(t.dir, fmt.Sprintf("%02x", n))
 
