@@ -1,0 +1,411 @@
+package protocol
+
+import "fmt"
+
+// maxUnitsInFlight bounds the memory of copies below R: a few recovery reads' worth.
+const maxUnitsInFlight = 64
+
+// work drives the stages fetch, repair and record as far as the answers allow.
+func (o *Opener) work() {
+	for o.stage == StageFetch || o.stage == StageRepair {
+		if o.stage == StageFetch {
+			if !o.fetchTail() {
+				return
+			}
+			o.cutPartialBatch()
+			o.planRepair()
+			o.stage = StageRepair
+			o.resendUnits()
+		}
+		if !o.copyBelow() || !o.repairComplete() {
+			return
+		}
+		o.stage = StageInstall
+		o.install = &Install{Ensemble: o.cfg.Target, Start: o.r, History: o.history}
+	}
+}
+
+// fetchTail gets the bytes of [R, T], the highest label of each; it reports whether all are here.
+func (o *Opener) fetchTail() bool {
+	if len(o.fetched) == len(o.choices) {
+		return true
+	}
+	if o.fetching == nil {
+		rest := o.choices[len(o.fetched):]
+		n := 1
+		for n < len(rest) && rest[n].label == rest[0].label {
+			n++
+		}
+		o.ask(rest[0].lsn, rest[n-1].lsn, rest[0].label, false)
+	}
+	return false
+}
+
+// ask sends a recovery read for [from, to]@label to a node that named from, and that was not tried in vain.
+func (o *Opener) ask(from, to LSN, label Epoch, copying bool) {
+	f := o.fetching
+	if f == nil {
+		f = &fetchCall{tried: map[Incarnation]bool{}}
+	}
+	for round := 0; round < 2; round++ {
+		for i := range o.contacts {
+			c := &o.contacts[i]
+			if c.reply == nil || f.tried[c.member.Incarnation] {
+				continue
+			}
+			end, ok := heldUntil(c.reply.Held, from, label)
+			if !ok {
+				continue
+			}
+			o.req++
+			*f = fetchCall{from: from, to: min(to, end), label: label, inc: c.member.Incarnation, req: o.req, tried: f.tried, copying: copying}
+			o.fetching = f
+			o.out = append(o.out, OpenSend{c.member.Node, &Fetch{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Req: o.req, Incarnation: f.inc,
+				From: f.from, To: f.to, Label: label, MaxBytes: uint32(o.cfg.FetchBytes)}})
+			return
+		}
+		clear(f.tried) // all sources were asked: begin again with the first
+	}
+	o.fetching = nil
+	o.missing = fmt.Sprintf("LSN %d@%d is held by no node that answered", from, label)
+}
+
+// heldUntil reports whether held has x under label, and how far the extent goes.
+func heldUntil(held []Extent, x LSN, label Epoch) (LSN, bool) {
+	for _, e := range held {
+		if e.Label == label && e.From <= x && x <= e.To {
+			return e.To, true
+		}
+	}
+	return 0, false
+}
+
+func (o *Opener) onFetch(r *FetchReply) {
+	f := o.fetching
+	if f == nil || r.Log != o.cfg.Log || r.Req != f.req || r.Incarnation != f.inc {
+		return
+	}
+	o.fetching = nil
+	if r.Status == StatusFenced {
+		o.fail(fmt.Errorf("%w: a node promised epoch %d, this open has %d", ErrFenced, r.Promised, o.cfg.Epoch))
+		return
+	}
+	next := f.from
+	for i := range r.Records {
+		rec := &r.Records[i]
+		if rec.LSN != next || rec.Label != f.label || next > f.to || len(rec.Data) > MaxRecordBytes {
+			break
+		}
+		cp := *rec
+		cp.Data = append([]byte(nil), rec.Data...)
+		if f.copying {
+			o.planCopy(cp)
+		} else {
+			o.fetched = append(o.fetched, cp)
+		}
+		next++
+	}
+	if next == f.from {
+		// The node named the copy and cannot give it: damaged there. Another source, or wait (P3).
+		f.tried[f.inc] = true
+		o.missing = fmt.Sprintf("LSN %d@%d cannot be read at the node that named it", f.from, f.label)
+		o.fetching = f
+		o.ask(f.from, f.to, f.label, f.copying)
+		return
+	}
+	o.missing = ""
+	if f.copying {
+		o.resendUnits()
+	}
+	o.work()
+}
+
+// cutPartialBatch moves T back to before a batch whose rest is not in the log. A batch reaches a node whole, so a batch
+// that was committed is whole at some node of every read quorum; a part of one is what an opener left that died.
+func (o *Opener) cutPartialBatch() {
+	n := len(o.fetched)
+	if n == 0 || !o.fetched[n-1].More {
+		return
+	}
+	for n > 0 && o.fetched[n-1].More {
+		n--
+	}
+	o.fetched = o.fetched[:n]
+	o.t = o.r + LSN(n) - 1
+}
+
+// planRepair labels [R, T] with our epoch, in segments of its own that begin at R.
+func (o *Opener) planRepair() {
+	o.segStart, o.segOff = o.r, 0
+	limit := o.cfg.Settings.SegmentBytes
+	for i := 0; i < len(o.fetched); {
+		j, size := i, 0
+		for {
+			size += EncodedSize(len(o.fetched[j].Data))
+			if j++; j == len(o.fetched) || !o.fetched[j-1].More {
+				break
+			}
+		}
+		lsn := o.r + LSN(i)
+		if o.segOff > 0 && o.segOff+uint64(size) > limit {
+			o.segStart, o.segOff = lsn, 0
+		}
+		u := o.lastUnit()
+		if u == nil || u.kind != AppendRepair || u.segStart != o.segStart || len(u.block)+size > o.cfg.BlockBytes || int(u.count)+j-i > MaxBatchRecords {
+			u = o.addUnit(unit{kind: AppendRepair, label: o.cfg.Epoch, first: lsn, segStart: o.segStart, segOff: o.segOff})
+		}
+		for ; i < j; i++ {
+			u.block = AppendRecord(u.block, o.fetched[i].Data, o.fetched[i].More)
+			u.count++
+		}
+		o.segOff += uint64(size)
+	}
+	o.repaired = len(o.fetched)
+	if o.cfg.Rules.NoRepair {
+		o.units = nil
+	}
+}
+
+func (o *Opener) lastUnit() *unit {
+	if len(o.units) == 0 {
+		return nil
+	}
+	return &o.units[len(o.units)-1]
+}
+
+func (o *Opener) addUnit(u unit) *unit {
+	u.acked = map[Incarnation]bool{}
+	o.units = append(o.units, u)
+	return o.lastUnit()
+}
+
+// copyBelow is the second half of P6: when the ensemble or an incarnation changes, every LSN in (archived-through, B] is
+// copied under the label it has. It reports whether all of them are read; repairComplete says when they are stored.
+func (o *Opener) copyBelow() bool {
+	for o.copyAt <= o.b {
+		if o.fetching != nil || o.unitsInFlight() >= maxUnitsInFlight {
+			return false
+		}
+		label, ok := o.bestLabel(o.copyAt)
+		if !ok {
+			o.missing = fmt.Sprintf("LSN %d is committed but neither found nor archived", o.copyAt)
+			return false
+		}
+		if o.heldByTarget(o.copyAt, label) {
+			o.copyAt++ // every wanted node has it already
+			continue
+		}
+		end := o.copyAt
+		for end < o.b {
+			if l, ok := o.bestLabel(end + 1); !ok || l != label || end-o.copyAt >= MaxBatchRecords {
+				break
+			}
+			end++
+		}
+		o.ask(o.copyAt, end, label, true)
+		return false
+	}
+	return true
+}
+
+// bestLabel returns the highest label that is not void under which any answer holds x.
+func (o *Opener) bestLabel(x LSN) (Epoch, bool) {
+	best, found := Epoch(0), false
+	for i := range o.contacts {
+		if c := &o.contacts[i]; c.reply != nil {
+			if e, a := o.answer(c.reply, x); a == Present && e >= best {
+				best, found = e, true
+			}
+		}
+	}
+	return best, found
+}
+
+// heldByTarget reports whether every target that answered holds x under a label that is not void.
+func (o *Opener) heldByTarget(x LSN, _ Epoch) bool {
+	for i := range o.contacts {
+		if c := &o.contacts[i]; c.target {
+			if c.reply == nil {
+				return false
+			}
+			if _, a := o.answer(c.reply, x); a != Present {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// planCopy queues one committed record under the label it has.
+func (o *Opener) planCopy(rec Record) {
+	size := EncodedSize(len(rec.Data))
+	u := o.lastUnit()
+	if u == nil || u.kind != AppendCopy || u.label != rec.Label || u.segStart != rec.SegStart || u.first+LSN(u.count) != rec.LSN ||
+		u.segOff+uint64(len(u.block)) != rec.SegOff || len(u.block)+size > o.cfg.BlockBytes {
+		u = o.addUnit(unit{kind: AppendCopy, label: rec.Label, first: rec.LSN, segStart: rec.SegStart, segOff: rec.SegOff})
+		for i := range o.contacts {
+			c := &o.contacts[i]
+			if c.target && c.reply != nil {
+				u.acked[c.member.Incarnation] = true // until a record of the unit is found missing there, below
+			}
+		}
+	}
+	for i := range o.contacts {
+		c := &o.contacts[i]
+		if c.target && c.reply != nil {
+			if _, a := o.answer(c.reply, rec.LSN); a != Present {
+				delete(u.acked, c.member.Incarnation)
+			}
+		}
+	}
+	u.block = AppendRecord(u.block, rec.Data, rec.More)
+	u.count++
+	o.copied++
+	o.copyAt = rec.LSN + 1
+}
+
+func (o *Opener) unitsInFlight() int {
+	n := 0
+	for i := range o.units {
+		if o.units[i].block != nil && !o.unitDone(&o.units[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+func (o *Opener) unitDone(u *unit) bool {
+	n := 0
+	for i := range o.contacts {
+		if c := &o.contacts[i]; c.target && u.acked[c.member.Incarnation] {
+			n++
+		}
+	}
+	return n >= o.cfg.TargetQw
+}
+
+// repairComplete reports whether Qw nodes of the target have promised and hold everything that was written: the same Qw
+// nodes all of it (P6).
+func (o *Opener) repairComplete() bool {
+	full := 0
+	for i := range o.contacts {
+		c := &o.contacts[i]
+		if !c.target || c.reply == nil {
+			continue
+		}
+		all := true
+		for j := range o.units {
+			if !o.units[j].acked[c.member.Incarnation] {
+				all = false
+				break
+			}
+		}
+		if all {
+			full++
+		}
+	}
+	if full < o.cfg.TargetQw {
+		o.missing = fmt.Sprintf("repair of LSNs %d to %d is on %d nodes, need %d", o.r, o.t, full, o.cfg.TargetQw)
+		return false
+	}
+	o.missing = ""
+	return true
+}
+
+func (o *Opener) resendUnits() {
+	for i := range o.contacts {
+		o.resendUnitsTo(&o.contacts[i])
+	}
+}
+
+func (o *Opener) resendUnitsTo(c *contact) {
+	if !c.target || c.reply == nil {
+		return
+	}
+	sent := 0
+	for i := range o.units {
+		u := &o.units[i]
+		if u.acked[c.member.Incarnation] {
+			continue
+		}
+		o.out = append(o.out, OpenSend{c.member.Node, &Append{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Label: u.label, Kind: u.kind,
+			Incarnation: c.member.Incarnation, First: u.first, Count: u.count, SegStart: u.segStart, SegOff: u.segOff, Block: u.block}})
+		if sent++; sent == maxUnitsInFlight {
+			return
+		}
+	}
+}
+
+func (o *Opener) onAck(a *Ack) {
+	c := o.contact(a.Incarnation)
+	if c == nil || a.Log != o.cfg.Log || a.Epoch != o.cfg.Epoch {
+		return // acknowledgements count only from the incarnations that the CAS writes (P7, X9)
+	}
+	switch {
+	case a.Status == StatusFenced:
+		o.fail(fmt.Errorf("%w: node %s promised epoch %d, this open has %d", ErrFenced, c.member.Node, a.Promised, o.cfg.Epoch))
+	case a.Status == StatusDeleted:
+		o.fail(ErrDeleted)
+	case a.Status != StatusOK:
+		c.refused = a.Status
+		o.missing = fmt.Sprintf("node %s refuses: %s", c.member.Node, a.Status)
+	case a.Kind == AckAppend && (o.stage == StageFetch || o.stage == StageRepair):
+		for i := range o.units {
+			if u := &o.units[i]; u.kind == a.Append && u.first == a.First && u.label == a.Label && u.first+LSN(u.count)-1 == a.Last {
+				u.acked[a.Incarnation] = true
+			}
+		}
+		o.work()
+	case a.Kind == AckActivate && c.target:
+		c.active = true
+		if o.stage == StageActivate {
+			o.finish()
+		}
+	}
+}
+
+// Installed tells the outcome of the CAS that PendingInstall asked for: nil, or why the token is lost. Only after it do
+// Activates go out (P7, H1).
+func (o *Opener) Installed(now Time, err error) {
+	if o.over() || o.stage != StageInstall {
+		return
+	}
+	if err != nil {
+		o.fail(fmt.Errorf("open of log %s at epoch %d: %w", o.cfg.Log, o.cfg.Epoch, err))
+		return
+	}
+	o.stage = StageActivate
+	o.rto, o.resendAt = initialRTO, now+initialRTO
+	o.sendActivates()
+	o.finish()
+}
+
+func (o *Opener) sendActivates() {
+	o.missing = fmt.Sprintf("activation needs %d nodes", o.cfg.TargetQw)
+	for i := range o.contacts {
+		c := &o.contacts[i]
+		if c.target && !c.active {
+			o.out = append(o.out, OpenSend{c.member.Node, &Activate{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Incarnation: c.member.Incarnation,
+				Start: o.r, B: o.b, History: o.history, Settings: o.cfg.Settings}})
+		}
+	}
+}
+
+// finish completes the open when Qw nodes of the new ensemble have activated. [R, T] is committed with that: Qw nodes of
+// the recorded ensemble hold it under an epoch that is on record.
+func (o *Opener) finish() {
+	active := 0
+	for i := range o.contacts {
+		if o.contacts[i].active {
+			active++
+		}
+	}
+	if active < o.cfg.TargetQw {
+		return
+	}
+	o.stage = StageDone
+	o.result = &OpenResult{Copied: o.copied, Repaired: o.repaired, Config: WriterConfig{
+		Log: o.cfg.Log, Epoch: o.cfg.Epoch, Start: o.r, B: o.b, Tail: o.t, Ensemble: o.cfg.Target, Qw: o.cfg.TargetQw, History: o.history,
+		Settings: o.cfg.Settings, SegStart: o.segStart, SegOff: o.segOff, BlockBytes: o.cfg.BlockBytes, Rules: o.cfg.Rules,
+	}}
+}
