@@ -129,7 +129,8 @@ type unit struct {
 	count    uint32
 	segStart LSN
 	segOff   uint64
-	block    []byte
+	block    []byte // nil once freed
+	sent     bool   // it takes no more records
 	acked    map[Incarnation]bool
 }
 
@@ -148,6 +149,11 @@ func NewOpener(cfg OpenerConfig) (*Opener, error) {
 	}
 	if cfg.BlockBytes == 0 {
 		cfg.BlockBytes = 1200
+	}
+	cfg.Settings.Qw = uint8(cfg.TargetQw)
+	cfg.Settings.Peers = cfg.Settings.Peers[:0:0]
+	for _, m := range cfg.Target {
+		cfg.Settings.Peers = append(cfg.Settings.Peers, m.Incarnation)
 	}
 	o := &Opener{cfg: cfg, rto: initialRTO}
 	for _, m := range cfg.Recorded {

@@ -2,8 +2,12 @@ package protocol
 
 import "fmt"
 
-// maxUnitsInFlight bounds the memory of copies below R: a few recovery reads' worth.
-const maxUnitsInFlight = 64
+// maxUnitsInFlight bounds the repair messages that are sent and not yet on Qw nodes, and maxUnitsHeld those whose bytes
+// are kept for slower nodes.
+const (
+	maxUnitsInFlight = 64
+	maxUnitsHeld     = 256
+)
 
 // work drives the stages fetch, repair and record as far as the answers allow.
 func (o *Opener) work() {
@@ -15,7 +19,7 @@ func (o *Opener) work() {
 			o.cutPartialBatch()
 			o.planRepair()
 			o.stage = StageRepair
-			o.resendUnits()
+			o.sendFresh()
 		}
 		if !o.copyBelow() || !o.repairComplete() {
 			return
@@ -115,7 +119,7 @@ func (o *Opener) onFetch(r *FetchReply) {
 	}
 	o.missing = ""
 	if f.copying {
-		o.resendUnits()
+		o.sendFresh()
 	}
 	o.work()
 }
@@ -151,7 +155,7 @@ func (o *Opener) planRepair() {
 			o.segStart, o.segOff = lsn, 0
 		}
 		u := o.lastUnit()
-		if u == nil || u.kind != AppendRepair || u.segStart != o.segStart || len(u.block)+size > o.cfg.BlockBytes || int(u.count)+j-i > MaxBatchRecords {
+		if u == nil || u.sent || u.kind != AppendRepair || u.segStart != o.segStart || len(u.block)+size > o.cfg.BlockBytes || int(u.count)+j-i > MaxBatchRecords {
 			u = o.addUnit(unit{kind: AppendRepair, label: o.cfg.Epoch, first: lsn, segStart: o.segStart, segOff: o.segOff})
 		}
 		for ; i < j; i++ {
@@ -240,7 +244,7 @@ func (o *Opener) heldByTarget(x LSN, _ Epoch) bool {
 func (o *Opener) planCopy(rec Record) {
 	size := EncodedSize(len(rec.Data))
 	u := o.lastUnit()
-	if u == nil || u.kind != AppendCopy || u.label != rec.Label || u.segStart != rec.SegStart || u.first+LSN(u.count) != rec.LSN ||
+	if u == nil || u.sent || u.kind != AppendCopy || u.label != rec.Label || u.segStart != rec.SegStart || u.first+LSN(u.count) != rec.LSN ||
 		u.segOff+uint64(len(u.block)) != rec.SegOff || len(u.block)+size > o.cfg.BlockBytes {
 		u = o.addUnit(unit{kind: AppendCopy, label: rec.Label, first: rec.LSN, segStart: rec.SegStart, segOff: rec.SegOff})
 		for i := range o.contacts {
@@ -262,6 +266,21 @@ func (o *Opener) planCopy(rec Record) {
 	u.count++
 	o.copied++
 	o.copyAt = rec.LSN + 1
+}
+
+// freeUnits drops the bytes of copies that Qw nodes hold once too many are kept: a node too slow to have them then never
+// counts as full, which costs it its vote in this open and nothing else.
+func (o *Opener) freeUnits() {
+	kept := 0
+	for i := len(o.units) - 1; i >= 0; i-- {
+		u := &o.units[i]
+		if u.kind != AppendCopy || u.block == nil {
+			continue
+		}
+		if kept++; kept > maxUnitsHeld && o.unitDone(u) {
+			u.block = nil
+		}
+	}
 }
 
 func (o *Opener) unitsInFlight() int {
@@ -312,10 +331,32 @@ func (o *Opener) repairComplete() bool {
 	return true
 }
 
+// sendFresh sends what was planned since the last call to every target that has promised.
+func (o *Opener) sendFresh() {
+	for j := range o.units {
+		u := &o.units[j]
+		if u.sent {
+			continue
+		}
+		u.sent = true
+		for i := range o.contacts {
+			if c := &o.contacts[i]; c.target && c.reply != nil && !u.acked[c.member.Incarnation] {
+				o.sendUnit(c, u)
+			}
+		}
+	}
+}
+
+// resendUnits sends everything again that is not acknowledged.
 func (o *Opener) resendUnits() {
 	for i := range o.contacts {
 		o.resendUnitsTo(&o.contacts[i])
 	}
+}
+
+func (o *Opener) sendUnit(c *contact, u *unit) {
+	o.out = append(o.out, OpenSend{c.member.Node, &Append{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Label: u.label, Kind: u.kind,
+		Incarnation: c.member.Incarnation, First: u.first, Count: u.count, SegStart: u.segStart, SegOff: u.segOff, Block: u.block}})
 }
 
 func (o *Opener) resendUnitsTo(c *contact) {
@@ -325,11 +366,10 @@ func (o *Opener) resendUnitsTo(c *contact) {
 	sent := 0
 	for i := range o.units {
 		u := &o.units[i]
-		if u.acked[c.member.Incarnation] {
+		if u.acked[c.member.Incarnation] || u.block == nil {
 			continue
 		}
-		o.out = append(o.out, OpenSend{c.member.Node, &Append{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Label: u.label, Kind: u.kind,
-			Incarnation: c.member.Incarnation, First: u.first, Count: u.count, SegStart: u.segStart, SegOff: u.segOff, Block: u.block}})
+		o.sendUnit(c, u)
 		if sent++; sent == maxUnitsInFlight {
 			return
 		}
@@ -355,6 +395,7 @@ func (o *Opener) onAck(a *Ack) {
 				u.acked[a.Incarnation] = true
 			}
 		}
+		o.freeUnits()
 		o.work()
 	case a.Kind == AckActivate && c.target:
 		c.active = true
