@@ -2,13 +2,16 @@ package pgwal_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/btrlog/btrlog/demo/pgwal"
@@ -130,6 +133,49 @@ func TestSampleCutAndDamaged(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A server that was killed inside a large record declares that record void when it
+// recovers. The reader passes over it as pg_waldump does, and says so.
+func TestLogOfACrashedServer(t *testing.T) {
+	z, err := gzip.NewReader(bytes.NewReader(mustRead(t, "testdata/crash-wal.gz")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := pgwal.Open(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var records, abandoned strings.Builder
+	for {
+		rec, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&records, "%s %s %d %d\n", padded(rec.LSN), padded(rec.Prev), rec.XID, len(rec.Raw))
+		if rec.Abandoned != 0 {
+			fmt.Fprintf(&abandoned, "%v %s\n", rec.Abandoned, padded(rec.LSN))
+		}
+	}
+	if want := string(mustRead(t, "testdata/crash-wal.records")); records.String() != want {
+		t.Errorf("records read:\n%s\nas pg_waldump prints them:\n%s", &records, want)
+	}
+	want := string(mustRead(t, "testdata/crash-wal.abandoned"))
+	if abandoned.String() != want || want == "" {
+		t.Errorf("abandoned records:\n%s\nas the server recorded them:\n%s", &abandoned, want)
+	}
+}
+
+func mustRead(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // lsns reads a log, which must end with the given kind of error (nil: in a clean end
