@@ -1,0 +1,5 @@
+package ring
+
+import "syscall"
+
+const sysSendmmsg = syscall.SYS_SENDMMSG
