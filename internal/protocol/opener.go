@@ -249,7 +249,7 @@ func (o *Opener) Tick(now Time) {
 	case StageFetch, StageRepair:
 		if f := o.fetching; f != nil {
 			f.tried[f.inc] = true // silent: ask another source, and this one again when all were asked
-			o.fetching = nil
+			o.ask(f.from, f.to, f.label, f.copying)
 		}
 		o.resendUnits()
 		o.work()
