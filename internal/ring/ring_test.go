@@ -273,7 +273,7 @@ func TestWakeIsCoalescedAndKept(t *testing.T) {
 // TestNoWakeIsLost: what was published before a Wake is seen after the Wait, however they interleave.
 func TestNoWakeIsLost(t *testing.T) {
 	s := listen(t, "127.0.0.1:0", Config{})
-	const producers, each = 4, 5000
+	const producers, each = 4, 50_000
 	var published atomic.Int64
 	var wg sync.WaitGroup
 	for range producers {
