@@ -399,6 +399,9 @@ func TestDatagramLimit(t *testing.T) {
 			t.Errorf("MTU %d, IPv6 %v: %d bytes, want %d", c.mtu, c.v6, got, c.want)
 		}
 	}
+	if got := BlockLimit(DatagramLimit(1500, false)); got != 1336 {
+		t.Errorf("block of %d bytes at MTU 1500, and the format page says 1336", got)
+	}
 	a := samples()[2].(*protocol.Append)
 	if got := len(encode(t, a)) - len(a.Block); got != AppendOverhead {
 		t.Errorf("an append takes %d bytes beyond its block, want %d", got, AppendOverhead)
