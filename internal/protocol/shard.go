@@ -141,11 +141,21 @@ func (s *Shard) RestoreRecord(log LogID, label Epoch, lsn LSN, value []byte, now
 	return nil
 }
 
-// RestoreDamage notes LSNs of which this node once held something that it cannot read any more: it answers unknown.
+// RestoreDamage notes LSNs of which this node once held something that it cannot read any more: it answers unknown. When
+// the list is full its last range grows over the gap: unknown may be said of too much, absent never of what was there.
 func (s *Shard) RestoreDamage(log LogID, r Range) {
-	if l := s.logs[log]; l != nil && len(l.damaged) < MaxExtents {
-		l.damaged = append(l.damaged, r)
+	l := s.logs[log]
+	if l == nil {
+		return
 	}
+	if n := len(l.damaged); n > 0 {
+		last := &l.damaged[n-1]
+		if n == MaxExtents || (r.From <= last.To+1 && r.To+1 >= last.From) {
+			last.From, last.To = min(last.From, r.From), max(last.To, r.To)
+			return
+		}
+	}
+	l.damaged = append(l.damaged, r)
 }
 
 // RestoreDone ends the restore of a log: the watermark is at least start − 1 and archived-through (P9).
