@@ -1,0 +1,380 @@
+// Package shard is one protocol.Shard on one lst.Store: the batch, the commit and the replies of one shard of a log node.
+// It has no goroutine, socket or clock, so that the node's thread and the simulator drive the very same code.
+//
+//	core.Step(now, peer, m) … Archived, Release      any number: one batch
+//	answers, err := core.Commit(now)                  one atomic LST commit, then the answers
+//	shard.FillReply(core.View(), &answers.Replies[i], max)   on any goroutine
+//
+// Layout in the store:
+//
+//	stream  log id (8, big-endian) ‖ label (8, big-endian), sequence LSN    a record: stored head, payload
+//	key     's' ‖ log id (8, big-endian)                                    the log's state value, first piece
+//	key     's' ‖ log id ‖ piece number (1), from 1                         its further pieces
+//
+// Invariants:
+//
+//	C1  Nothing is handed out before the commit that covers it has returned (P14). An answer that left earlier could name a
+//	    record, a promise or an activation that a power cut then takes: a quorum that does not exist.
+//	C2  After a commit whose outcome is not "nothing was written" the store and this Core are dead; the process must end
+//	    (P14): what the disk holds is unknown until it is read again.
+//	C3  The operations of a batch stand in the store's batch in the order in which the machine asked for them: a label that
+//	    was voided and dropped, and records written after that, end up as they do in the machine's memory.
+package shard
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/lst"
+)
+
+// Core is one shard. It belongs to one goroutine at a time, except that View may be called on any.
+type Core struct {
+	dir     string
+	rules   protocol.Rules
+	store   *lst.Store
+	machine *protocol.Shard
+	out     protocol.Out
+	batch   lst.Batch
+	key     []byte
+	value   []byte
+	pieces  map[protocol.LogID]int // number of pieces of state values that have more than one
+	handed  bool                   // the answers of the last batch are with the caller; the next call begins a batch
+	full    bool                   // appends are refused for want of space
+	err     error                  // the error that stopped this core
+
+	last  lastRecord
+	stats Stats
+	tried protocol.Time // when a full store was asked for room last
+}
+
+// lastRecord is the record that joined the batch last: its successor needs no look into the store.
+type lastRecord struct {
+	log   protocol.LogID
+	label protocol.Epoch
+	lsn   protocol.LSN
+}
+
+// Stats counts since Open.
+type Stats struct {
+	Commits        uint64 // store commits
+	ForcedCommits  uint64 // of them, on the device before the answers left
+	Records        uint64 // records written
+	RefusedNoSpace uint64 // appends refused for want of space
+	Rebuilds       uint64 // times that the machine was read again from the store because a commit found no space
+	Full           bool   // appends are refused now
+}
+
+// Answers is what a batch answers. The slices, and what they point to, are valid until the next Step, Archived or Release;
+// a caller that fills a reply on another goroutine copies the ReplyOut, whose Msg and Refs it then owns.
+type Answers struct {
+	Acks    []protocol.AckOut
+	Replies []protocol.ReplyOut
+}
+
+// ErrStopped is wrapped by every error after a failed commit.
+var ErrStopped = errors.New("shard stopped after a failed commit; restart the node")
+
+// errNoSpace is what the machine refuses appends with.
+var errNoSpace = errors.New("the shard's disk budget is used up")
+
+// Open opens the store in dir (made if it is absent) and restores every log from it. inc is the incarnation of the node's
+// data directory. A log whose state value cannot be read is an error; records that cannot be read become "unknown" (P3).
+func Open(dir string, opt lst.Options, inc protocol.Incarnation, rules protocol.Rules, now protocol.Time) (*Core, lst.RecoveryReport, error) {
+	store, report, err := lst.Open(dir, opt)
+	if err != nil {
+		return nil, report, err
+	}
+	c := &Core{dir: dir, rules: rules, store: store, handed: true}
+	if err := c.restore(inc, now); err != nil {
+		return nil, report, errors.Join(fmt.Errorf("shard %s: %w", dir, err), store.Close())
+	}
+	return c, report, nil
+}
+
+// begin starts a batch if the last one was handed out.
+func (c *Core) begin() {
+	if c.handed {
+		c.out.Reset()
+		c.batch.Reset()
+		c.last = lastRecord{}
+		c.handed = false
+	}
+}
+
+// Step applies one request and adds what it writes and answers to the batch. m, and the memory it points to, is borrowed
+// for this call only. After a failed commit it does nothing.
+func (c *Core) Step(now protocol.Time, from protocol.Peer, m protocol.Message) {
+	if c.err != nil {
+		return
+	}
+	c.begin()
+	if a, ok := m.(*protocol.Append); ok {
+		c.checkRoom(now, a)
+		n := len(c.out.Acks)
+		c.machine.Step(now, from, m, &c.out)
+		if len(c.out.Acks) > n && c.out.Acks[n].Ack.Status == protocol.StatusNoSpace {
+			c.stats.RefusedNoSpace++
+		}
+	} else {
+		c.machine.Step(now, from, m, &c.out)
+	}
+	c.drain()
+}
+
+// Archived tells the shard which objects of log the object store holds, in any order (see protocol.Shard.Archived).
+func (c *Core) Archived(now protocol.Time, log protocol.LogID, objects []protocol.ArchivedObject) {
+	if c.err != nil {
+		return
+	}
+	c.begin()
+	c.machine.Archived(now, log, objects, &c.out)
+	c.drain()
+}
+
+// Release drops what is archived, the window included, of logs that took no append for at least idle.
+func (c *Core) Release(now protocol.Time, idle protocol.Time) {
+	if c.err != nil {
+		return
+	}
+	c.begin()
+	c.machine.Release(now, idle, &c.out)
+	c.drain()
+}
+
+// recordOverhead bounds what one record takes in the store beyond its payload: the operation, its stream, sequence, length
+// and checksum, and the stored head.
+const recordOverhead = 96
+
+// refusalRoom is the room, in bytes, that must be free beyond an append before a full shard takes appends again: without
+// it, a shard at its limit would change its mind with every batch (O3).
+const refusalRoom = 256 << 10
+
+// askAgain is how long a full store is left alone before it is asked for room again: each question makes it try.
+const askAgain = 50 * protocol.Millisecond
+
+// checkRoom tells the machine beforehand whether the store has room for an append: once the machine has taken it, its
+// memory says that the record is held.
+func (c *Core) checkRoom(now protocol.Time, a *protocol.Append) {
+	if c.full && now-c.tried < askAgain {
+		return
+	}
+	c.tried = now
+	need := c.batch.Bytes() + len(a.Block) + int(a.Count)*recordOverhead
+	if c.full {
+		need += refusalRoom
+	}
+	switch room := c.store.HasRoom(int64(need)); {
+	case room && c.full:
+		c.full = false
+		c.machine.SetSpace(nil)
+	case !room && !c.full:
+		c.full = true
+		c.machine.SetSpace(errNoSpace)
+	}
+}
+
+// drain moves what the last call wrote into the store's batch, in order (C3). It copies, so that the memory of the request
+// is free again.
+func (c *Core) drain() {
+	for i := range c.out.Records {
+		c.addRecord(&c.out.Records[i])
+	}
+	for i := range c.out.Trims {
+		t := &c.out.Trims[i]
+		if t.Whole {
+			c.batch.DeleteStream(streamID(t.Log, t.Label))
+		} else {
+			c.batch.Trim(streamID(t.Log, t.Label), uint64(t.Through)+1)
+		}
+	}
+	clear(c.out.Records) // lets go of the requests' memory
+	c.out.Records, c.out.Trims = c.out.Records[:0], c.out.Trims[:0]
+}
+
+func (c *Core) addRecord(r *protocol.RecordWrite) {
+	id := streamID(r.Log, r.Label)
+	next := c.last.log == r.Log && c.last.label == r.Label && c.last.lsn+1 == r.LSN
+	if !next {
+		switch c.place(id, r.LSN) {
+		case placeTrimmed:
+			return
+		case placeTaken:
+			c.batch.Replace(id, uint64(r.LSN), r.Head, r.Data)
+			c.stats.Records++
+			c.last = lastRecord{}
+			return
+		case placeHole:
+			c.last = lastRecord{} // its successor may be present already
+		case placeEnd:
+			c.last = lastRecord{r.Log, r.Label, r.LSN}
+		}
+	} else {
+		c.last.lsn = r.LSN
+	}
+	c.batch.Append(id, uint64(r.LSN), r.Head, r.Data)
+	c.stats.Records++
+}
+
+type place uint8
+
+const (
+	placeEnd     place = iota // behind everything that the stream ever held
+	placeHole                 // absent, inside the stream
+	placeTaken                // something is there that the machine does not count: void, or damaged
+	placeTrimmed              // below the trim point: archived and dropped before, so that nothing needs to be written
+)
+
+// place says what the store has at the place of a record that the machine does not hold.
+func (c *Core) place(id lst.StreamID, lsn protocol.LSN) place {
+	v := c.store.View()
+	st, ok := v.Stat(id)
+	switch {
+	case !ok || uint64(lsn) >= st.EOF:
+		return placeEnd
+	case uint64(lsn) < st.Trim:
+		return placeTrimmed
+	case v.Has(id, uint64(lsn)):
+		return placeTaken
+	}
+	return placeHole
+}
+
+// Commit ends the batch: it makes everything that the batch writes durable in one atomic commit, and only then hands out the
+// answers (C1). The commit is forced when anything in the batch asks for it, which is everything but plain appends and
+// watermarks of logs with memory durability.
+//
+// An error is final (C2): nothing is handed out, every later call does nothing, and the process must end. When the store
+// finds no space in spite of what it said before, Commit returns no answers and no error: the machine is read again from the
+// store, and the senders send again.
+func (c *Core) Commit(now protocol.Time) (Answers, error) {
+	if c.err != nil {
+		return Answers{}, c.err
+	}
+	c.begin()
+	c.machine.Finish(&c.out)
+	c.addStates()
+	c.handed = true
+	if c.batch.Len() > 0 {
+		durability := lst.Acknowledged
+		if c.out.NeedForce {
+			durability = lst.Forced
+		}
+		if _, err := c.store.Commit(&c.batch, durability); err != nil {
+			return Answers{}, c.failed(now, err)
+		}
+		c.stats.Commits++
+		if c.out.NeedForce {
+			c.stats.ForcedCommits++
+		}
+	}
+	// From here on the answers are true. Before the commit they would be promises about bytes that a power cut takes (C1).
+	return Answers{Acks: c.out.Acks, Replies: c.out.Replies}, nil
+}
+
+// failed decides what a failed commit means.
+func (c *Core) failed(now protocol.Time, err error) error {
+	if errors.Is(err, lst.ErrNoSpace) {
+		// Definite: nothing was written. The machine is ahead of the disk by this batch; what the disk says counts.
+		c.full = true
+		c.stats.Rebuilds++
+		if err = c.restore(c.machine.Incarnation(), now); err == nil {
+			c.machine.SetSpace(errNoSpace)
+			return nil
+		}
+	}
+	c.err = fmt.Errorf("shard %s: %w: %w", c.dir, ErrStopped, err)
+	return c.err
+}
+
+// maxPieceBytes is the size of a piece of a state value: the store's limit for values.
+const maxPieceBytes = 32 << 10
+
+// addStates adds the state values that Finish asked for. The first piece begins with the number of pieces, so that a state
+// that shrank never takes an older one's rest for its own.
+func (c *Core) addStates() {
+	for _, s := range c.out.State {
+		rest := s.Value
+		first := rest[:min(len(rest), maxPieceBytes-2)]
+		rest = rest[len(first):]
+		pieces := 1 + (len(rest)+maxPieceBytes-1)/maxPieceBytes
+		c.value = binary.BigEndian.AppendUint16(c.value[:0], uint16(pieces))
+		c.value = append(c.value, first...)
+		c.batch.Put(c.stateKey(s.Log, 0), c.value)
+		for i := 1; i < pieces; i++ {
+			n := min(len(rest), maxPieceBytes)
+			c.batch.Put(c.stateKey(s.Log, i), rest[:n])
+			rest = rest[n:]
+		}
+		for i := pieces; i < c.pieces[s.Log]; i++ {
+			c.batch.Delete(c.stateKey(s.Log, i))
+		}
+		if pieces > 1 {
+			c.pieces[s.Log] = pieces
+		} else {
+			delete(c.pieces, s.Log)
+		}
+	}
+}
+
+const stateKeyPrefix = 's'
+
+// stateKey returns the key of a piece of a state value; it is valid until the next call.
+func (c *Core) stateKey(log protocol.LogID, piece int) []byte {
+	c.key = append(c.key[:0], stateKeyPrefix)
+	c.key = binary.BigEndian.AppendUint64(c.key, uint64(log))
+	if piece > 0 {
+		c.key = append(c.key, byte(piece))
+	}
+	return c.key
+}
+
+func streamID(log protocol.LogID, label protocol.Epoch) (id lst.StreamID) {
+	binary.BigEndian.PutUint64(id[:8], uint64(log))
+	binary.BigEndian.PutUint64(id[8:], uint64(label))
+	return id
+}
+
+// BatchBytes is what the batch takes in the store so far, in bytes: the driver commits when it is large enough.
+func (c *Core) BatchBytes() int {
+	if c.handed {
+		return 0
+	}
+	return c.batch.Bytes()
+}
+
+// View returns a view of what was committed, for FillReply and NewSource. It may be used on any goroutine.
+func (c *Core) View() lst.View { return c.store.View() }
+
+// Store returns the store, for its statistics and for Reclaim.
+func (c *Core) Store() *lst.Store { return c.store }
+
+// Incarnation returns the incarnation that every answer carries.
+func (c *Core) Incarnation() protocol.Incarnation { return c.machine.Incarnation() }
+
+// Flushable lists what may be flushed (see protocol.Shard.Flushable). A View taken before the next Step, on the same
+// thread, is one snapshot with it (A3).
+func (c *Core) Flushable(now protocol.Time, visit func(protocol.Segment)) {
+	c.machine.Flushable(now, visit)
+}
+
+// Logs returns the status of all logs, ascending by id.
+func (c *Core) Logs() []protocol.LogStatus { return c.machine.Logs() }
+
+// Log returns the status of one log.
+func (c *Core) Log(id protocol.LogID) (protocol.LogStatus, bool) { return c.machine.Log(id) }
+
+// Stats returns the counters.
+func (c *Core) Stats() Stats {
+	s := c.stats
+	s.Full = c.full
+	return s
+}
+
+// Err returns the error that stopped this core, or nil.
+func (c *Core) Err() error { return c.err }
+
+// Close closes the store. Answers of an uncommitted batch are lost, as its writes are.
+func (c *Core) Close() error { return c.store.Close() }

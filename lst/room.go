@@ -1,0 +1,35 @@
+package lst
+
+// HasRoom reports whether a batch with records, of bytes bytes by Batch.Bytes,
+// would find space now: in the active segment above the reserve, or in the next
+// one, which is there or being made. It is for owners who must know before they
+// act; the answer holds for one batch of the owner's, if nobody else commits. A
+// false answer makes the store try to get its next segment: ask again later,
+// not in a loop.
+func (s *Store) HasRoom(bytes int64) bool {
+	s.mu.Lock()
+	want := bytes + linkRoom + int64(s.active.head.block)
+	switch {
+	case s.err != nil || s.closed:
+		s.mu.Unlock()
+		return true // the commit says what is wrong
+	case bytes+linkRoom > s.opt.SegmentBytes-2*int64(max(s.active.head.block, headerBytes)):
+		s.mu.Unlock()
+		return false
+	case s.spare != nil || want+s.reserve() <= s.room():
+		s.mu.Unlock()
+		return true
+	case s.spareErr == nil && !s.opt.Inline:
+		s.mu.Unlock()
+		return true // the next segment is on its way; the commit waits for it
+	}
+	s.mu.Unlock()
+	if !s.opt.Inline {
+		s.kick()
+		return false
+	}
+	s.ensureSpare()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.spare != nil || s.err != nil
+}
