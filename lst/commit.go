@@ -1,0 +1,660 @@
+package lst
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/btrlog/btrlog/lst/vfs"
+)
+
+// Order of a commit, and what is lost otherwise:
+//
+//	1 reserve the place, encode            (mu)
+//	2 write, and in Direct mode it is down (no lock)
+//	3 only then index the records          (mu): a reader must never be shown
+//	  bytes that the file refused
+//	4 only then answer: an answer before 2 could be for a lost record
+//
+// Several writes may be in flight. Step 3 happens in their order even if they
+// end out of order, because recovery stops at the first gap: a write behind a
+// gap is not durable yet, whatever the device said.
+
+const (
+	indexRoomBytes = 64 << 10 // buffer space for index frames that ride along
+	maxSealsAWrite = 128
+	waitForSpare   = 30 * time.Second
+)
+
+// Write is a prepared write of the split-phase commit. Whoever prepared it
+// writes Buffer at Offset of the file, whole, and then calls Complete. The
+// fields are read-only and valid until Complete.
+type Write struct {
+	// Ticket numbers prepared writes in order, from 1.
+	Ticket uint64
+	// File is where to write; File.Fd() is the descriptor for raw system calls.
+	File vfs.File
+	// Offset is the file offset in bytes, a multiple of the block in Direct mode.
+	Offset int64
+	// Buffer is what to write, aligned for direct I/O.
+	Buffer []byte
+	// Location is where the batch is.
+	Location Location
+	p        *pending
+}
+
+// Execute does the write with a plain positional write.
+func (w Write) Execute() error {
+	n, err := w.File.WriteAt(w.Buffer, w.Offset)
+	if err == nil && n != len(w.Buffer) {
+		err = fmt.Errorf("lst: short write of %d of %d bytes", n, len(w.Buffer))
+	}
+	return err
+}
+
+type pendingBatch struct {
+	b  *Batch
+	at pos // of the frame
+}
+
+type pendingSeal struct {
+	it    sealItem
+	at    pos
+	off   int // body in buf
+	bytes int
+}
+
+// pending is a write between Prepare and Complete.
+type pending struct {
+	seg     *writeSegment
+	off     int64
+	buf     []byte
+	ticket  uint64
+	batches []pendingBatch
+	seals   []pendingSeal
+	root    *rootInfo
+	done    bool
+}
+
+func (p *pending) pos() pos { return mkpos(p.seg.head.number, p.off+int64(len(p.buf))) }
+
+// appendFrame encodes a frame whose body fill appends; the buffer never grows
+// beyond its capacity (callers check), so its alignment is kept.
+func (p *pending) appendFrame(kind frameKind, claim pos, fill func(b []byte) []byte) pos {
+	at := p.pos()
+	start := len(p.buf)
+	var head [frameHeadBytes]byte
+	p.buf = append(p.buf, head[:]...)
+	p.buf = fill(p.buf)
+	putFrameHead(p.buf[start:], kind, claim, at, p.seg.head.salt)
+	return at
+}
+
+// appendBatch copies a batch's body and binds its record checksums to the place.
+func (p *pending) appendBatch(b *Batch, claim pos) pos {
+	at := p.pos()
+	start := len(p.buf)
+	var head [frameHeadBytes]byte
+	p.buf = append(p.buf, head[:]...)
+	p.buf = append(p.buf, b.body...)
+	body := p.buf[start+frameHeadBytes:]
+	for i := range b.ops {
+		op := &b.ops[i]
+		if op.code == opAppend || op.code == opAppendNext || op.code == opReplace {
+			sum := op.crc ^ recordBind(at+frameHeadBytes+pos(op.off), p.seg.head.salt, op.stream, op.seq)
+			binary.LittleEndian.PutUint32(body[op.off-recordCRCBytes:], sum)
+		}
+	}
+	putFrameHead(p.buf[start:], kindBatch, claim, at, p.seg.head.salt)
+	return at
+}
+
+// check refuses a batch that cannot be committed, before anything is written.
+func (s *Store) check(b *Batch) error {
+	if b.err != nil {
+		return b.err
+	}
+	if len(b.ops) == 0 {
+		return fmt.Errorf("%w: empty batch", ErrInvalid)
+	}
+	for i := range b.ops {
+		op := &b.ops[i]
+		if op.code != opAppend && op.code != opAppendNext && op.code != opReplace {
+			continue
+		}
+		if op.n > s.opt.MaxRecordBytes {
+			return fmt.Errorf("%w: record %d of stream %v has %d bytes, the limit is %d", ErrTooLarge, op.seq, op.stream, op.n, s.opt.MaxRecordBytes)
+		}
+		st := s.ix.streams.get(op.stream[:])
+		if st == nil {
+			continue
+		}
+		if op.seq < st.trim.Load() {
+			return fmt.Errorf("%w: append of %d to stream %v, trimmed below %d", ErrTrimmed, op.seq, op.stream, st.trim.Load())
+		}
+		if op.code != opReplace && op.seq < st.eof.Load() && st.has(op.seq) {
+			return fmt.Errorf("%w: %d in stream %v", ErrExists, op.seq, op.stream)
+		}
+	}
+	return nil
+}
+
+// Prepare reserves the place of a batch and encodes it. The caller writes it
+// (Write.Execute, or its own I/O) and calls Complete; the batch belongs to the
+// store until then. One goroutine owns the cycle; several writes may be in
+// flight, from the lowest offset up. Records of writes in flight are not seen
+// by the check for ErrExists: of two, the first stays.
+//
+// Errors are definite: nothing was written. ErrNoSpace ends by itself.
+func (s *Store) Prepare(b *Batch) (Write, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.check(b); err != nil {
+		return Write{}, err
+	}
+	p, err := s.prepare([]*Batch{b})
+	if err != nil {
+		return Write{}, err
+	}
+	at := p.batches[0].at
+	return Write{
+		Ticket: p.ticket, File: p.seg.file, Offset: p.off, Buffer: p.buf, p: p,
+		Location: Location{Segment: at.seg(), Offset: at.off(), Length: frameHeadBytes + len(b.body)},
+	}, nil
+}
+
+// prepare encodes checked batches into one write. Under mu.
+func (s *Store) prepare(batches []*Batch) (*pending, error) {
+	if s.closed {
+		return nil, ErrClosed
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	need, adds := int64(0), 0
+	for _, b := range batches {
+		need += int64(frameHeadBytes + len(b.body))
+		adds += b.adds
+	}
+	if err := s.makeRoom(need, adds > 0); err != nil {
+		return nil, err
+	}
+	p := s.takePending(int(need) + indexRoomBytes + s.snap.rootDue)
+	claim := s.durable
+	if s.fresh {
+		p.appendFrame(kindLink, claim, s.appendLink)
+		s.fresh = false
+	}
+	for _, b := range batches {
+		p.batches = append(p.batches, pendingBatch{b, p.appendBatch(b, claim)})
+		s.sinceRecords += b.adds
+	}
+	s.sinceBytes += need
+	s.rideAlong(p, int(need))
+	s.pad(p)
+	s.nextOff = p.off + int64(len(p.buf))
+	s.ticket++
+	p.ticket = s.ticket
+	s.inflight = append(s.inflight, p)
+	return p, nil
+}
+
+// pad fills the write up to the device's block with zeros.
+func (s *Store) pad(p *pending) {
+	n := int(alignUp(int64(len(p.buf)), int64(p.seg.head.block)))
+	from := len(p.buf)
+	p.buf = p.buf[:n]
+	clear(p.buf[from:])
+}
+
+const linkRoom = frameHeadBytes + 64
+
+func (s *Store) takePending(room int) *pending {
+	p := &pending{}
+	if k := len(s.pool); k > 0 {
+		p, s.pool = s.pool[k-1], s.pool[:k-1]
+	}
+	size := int(alignUp(int64(room+linkRoom), bufferAlign)) + 65536
+	if s.active.head.block <= bufferAlign {
+		size -= 65536 - bufferAlign
+	}
+	buf := p.buf
+	if cap(buf) < size {
+		buf = alignedBuffer(size)
+	}
+	*p = pending{seg: s.active, off: s.nextOff, buf: buf[:0], batches: p.batches[:0], seals: p.seals[:0]}
+	return p
+}
+
+// room is what is left in the active segment, for frames that must be padded.
+func (s *Store) room() int64 { return s.active.size - s.nextOff }
+
+// makeRoom rolls to the next segment if the active one cannot take need bytes.
+// While there is no spare, records must leave the reserve free: trims, deletes
+// and snapshots must still fit, or a full disk could never free itself (T6).
+func (s *Store) makeRoom(need int64, records bool) error {
+	if need+linkRoom > s.opt.SegmentBytes-2*int64(max(s.active.head.block, headerBytes)) {
+		return fmt.Errorf("%w: batch of %d bytes does not fit into a segment of %d", ErrTooLarge, need, s.opt.SegmentBytes)
+	}
+	want := need + linkRoom + int64(s.active.head.block)
+	if want <= s.room() {
+		if !records || s.spare != nil || want+s.reserve() <= s.room() {
+			return nil
+		}
+	}
+	if s.spare == nil {
+		if err := s.waitSpare(); err != nil {
+			return err
+		}
+		if want <= s.room() {
+			return nil
+		}
+	}
+	return s.roll()
+}
+
+// reserve is the room kept for freeing space: the size of a base snapshot and
+// a part of the segment.
+func (s *Store) reserve() int64 {
+	return min(s.opt.SegmentBytes/2, s.opt.SegmentBytes/8+2*s.snap.baseBytes)
+}
+
+// waitSpare waits for one attempt to preallocate the next segment.
+func (s *Store) waitSpare() error {
+	if s.opt.Inline {
+		s.mu.Unlock()
+		s.ensureSpare()
+		s.mu.Lock()
+	} else {
+		// Two attempts: one that is under way may have begun before space returned.
+		until := s.spareTry + 1
+		if s.making {
+			until++
+		}
+		deadline := time.AfterFunc(waitForSpare, s.cond.Broadcast)
+		defer deadline.Stop()
+		start := time.Now()
+		for s.spare == nil && s.err == nil && !s.closed && s.spareTry < until {
+			s.kick()
+			s.cond.Wait()
+			if time.Since(start) >= waitForSpare {
+				return fmt.Errorf("lst: waited %v for segment %s to be preallocated in %s", waitForSpare, segmentName(s.active.head.number+1), s.dir)
+			}
+		}
+	}
+	switch {
+	case s.err != nil:
+		return s.err
+	case s.closed:
+		return ErrClosed
+	case s.spare == nil && s.spareErr != nil:
+		return s.spareErr
+	case s.spare == nil:
+		return fmt.Errorf("%w: no spare segment", ErrNoSpace)
+	}
+	return nil
+}
+
+// roll makes the spare segment the active one. Writes to the old one may still
+// be in flight: the claim in the link frame says up to where it was durable, so
+// recovery can tell a torn end from damage (L22).
+func (s *Store) roll() error {
+	old := s.active
+	s.linkPrev = mkpos(old.head.number, s.nextOff)
+	s.active, s.spare = s.spare, nil
+	s.nextOff = int64(s.active.head.dataStart)
+	s.fresh = true
+	s.ix.files.add(s.active.head.number, &s.active.head)
+	s.retired = append(s.retired, old)
+	if s.opt.Inline {
+		s.wantSpare = true
+	} else {
+		s.kick()
+	}
+	return nil
+}
+
+func (s *Store) appendLink(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, uint64(s.linkPrev))
+	return binary.LittleEndian.AppendUint64(b, uint64(s.snap.synced.at))
+}
+
+// rideAlong adds index frames to a write: finished leaves first, then pieces of
+// a snapshot, so that children always come before parents (T3).
+func (s *Store) rideAlong(p *pending, userBytes int) {
+	limit := min(cap(p.buf)-bufferAlign-int(p.seg.head.block), int(s.active.size-p.off-int64(p.seg.head.block)))
+	seals := 0
+	for len(s.ix.seal) > 0 && seals < maxSealsAWrite && len(p.buf)+frameHeadBytes+leafMaxBytes <= limit {
+		it := s.ix.seal[0]
+		s.ix.seal = s.ix.seal[1:]
+		s.sealInto(p, it)
+		seals++
+	}
+	if len(s.ix.seal) == 0 {
+		s.ix.seal = s.sealStore[:0]
+	}
+	s.snapStep(p, limit, userBytes)
+}
+
+const leafMaxBytes = 16 + 10 + 33 + leafSlots*15
+
+func (s *Store) sealInto(p *pending, it sealItem) {
+	l := it.l
+	o := l.open.Load()
+	if o == nil || it.st.gone || l.count == 0 {
+		l.queued = false
+		return
+	}
+	from := 0
+	if t := it.st.trim.Load(); t > l.base {
+		from = int(t - l.base)
+	}
+	m := l.presentMap().minus(bitmap{}.upTo(from))
+	at := p.appendFrame(kindLeaf, s.durable, func(b []byte) []byte { return appendLeaf(b, it.st.id, l, m, o) })
+	n := int(p.pos()-at) - frameHeadBytes
+	l.ref, l.refBytes, l.refDirty = at, uint32(n), true
+	l.dirty = bitmap{}
+	l.whole = false
+	s.ix.touch(it.st, l.base)
+	p.seals = append(p.seals, pendingSeal{it: it, at: at, off: len(p.buf) - n, bytes: n})
+}
+
+// Complete reports the end of a prepared write. Records become visible, and may
+// be acknowledged, once their write and all before it are complete: Complete
+// returns nil as soon as the report is taken, so an owner with several writes in
+// flight acknowledges up to the ticket that Completed returns. In Buffered mode
+// the records are then Acknowledged; call Sync to force them.
+//
+// A failed write latches the store: this and every later call fails with the
+// first error, and what the write held is unknown until the store is reopened.
+func (s *Store) Complete(w Write, err error) error {
+	s.mu.Lock()
+	if w.p == nil || w.p.ticket != w.Ticket || w.p.done {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: write %d is not in flight", ErrInvalid, w.Ticket)
+	}
+	s.finish(w.p, err)
+	err = s.err
+	s.cond.Broadcast()
+	s.mu.Unlock()
+	if err == nil {
+		s.housekeep()
+	}
+	return err
+}
+
+// Completed is the highest ticket up to which all writes are complete.
+func (s *Store) Completed() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.completed
+}
+
+// finish takes the end of a write and applies what is complete in order. Under mu.
+func (s *Store) finish(p *pending, err error) {
+	if err != nil {
+		s.latch(fmt.Errorf("write of %d bytes at offset %d of %s: %w", len(p.buf), p.off, p.seg.path, err))
+		return
+	}
+	p.done = true
+	for s.err == nil && len(s.inflight) > 0 && s.inflight[0].done {
+		head := s.inflight[0]
+		copy(s.inflight, s.inflight[1:])
+		s.inflight = s.inflight[:len(s.inflight)-1]
+		s.applyWrite(head)
+	}
+}
+
+func (s *Store) applyWrite(p *pending) {
+	// The cache before the slots: a reader that finds a slot must find its bytes.
+	s.ix.cache.write(p.buf, mkpos(p.seg.head.number, p.off))
+	for _, pb := range p.batches {
+		for i := range pb.b.ops {
+			s.ix.apply(&pb.b.ops[i], pb.b.body, pb.at+frameHeadBytes)
+		}
+	}
+	for _, sl := range p.seals {
+		s.ix.sealDone(sl.it, sl.at, s.arenaCopy(p.buf[sl.off:sl.off+sl.bytes]))
+	}
+	s.applied = mkpos(p.seg.head.number, p.off+int64(len(p.buf)))
+	s.completed = p.ticket
+	if s.dsync {
+		s.durable = s.applied
+	}
+	if p.root != nil {
+		s.snapDone(p.root)
+	}
+	s.written += int64(len(p.buf))
+	if len(s.pool) < 4 && cap(p.buf) <= 4<<20 {
+		clear(p.batches)
+		clear(p.seals)
+		p.root = nil
+		s.pool = append(s.pool, p)
+	}
+}
+
+// arenaCopy keeps leaf bodies without an allocation for each.
+func (s *Store) arenaCopy(b []byte) []byte {
+	if len(s.arena) < len(b) {
+		s.arena = make([]byte, max(64<<10, len(b)))
+	}
+	c := s.arena[:len(b):len(b)]
+	s.arena = s.arena[len(b):]
+	copy(c, b)
+	return c
+}
+
+// latch stops the store for good (P14). Under mu.
+func (s *Store) latch(err error) {
+	if s.err == nil {
+		s.err = &failedStore{err}
+		s.cond.Broadcast()
+	}
+}
+
+// Commit makes a batch part of the store. Any number of goroutines may call it:
+// what arrives while a write is under way goes into the next one together. See
+// Durability for what is promised at return.
+//
+// ErrExists, ErrTrimmed, ErrTooLarge, ErrInvalid and ErrNoSpace are definite:
+// nothing of the batch is in the store. Any other error leaves it unknown.
+func (s *Store) Commit(b *Batch, d Durability) (Location, error) {
+	if b.done == nil {
+		b.done = make(chan commitResult, 1)
+	}
+	b.force = d == Forced
+	s.qmu.Lock()
+	s.queue = append(s.queue, b)
+	lead := !s.leading
+	s.leading = true
+	s.qmu.Unlock()
+	if !lead {
+		r := <-b.done
+		if !r.lead {
+			return b.loc, r.err
+		}
+	}
+	return s.lead(b)
+}
+
+// lead commits the queue, its own batch included, and hands the lead on.
+func (s *Store) lead(own *Batch) (Location, error) {
+	s.qmu.Lock()
+	group := append(s.group[:0], s.queue...)
+	s.group = group
+	s.queue = s.queue[:0]
+	s.qmu.Unlock()
+
+	var ownErr error
+	for len(group) > 0 {
+		n := s.commitSome(group, own, &ownErr)
+		group = group[n:]
+	}
+	// Copied now: once the lead is handed on, the batches are not ours.
+	loc := own.loc
+	s.qmu.Lock()
+	if len(s.queue) > 0 {
+		s.queue[0].done <- commitResult{lead: true}
+	} else {
+		s.leading = false
+	}
+	s.qmu.Unlock()
+	return loc, ownErr
+}
+
+// commitSome commits the first batches of group that fit into one write,
+// answers their callers, and returns how many those were.
+func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
+	answer := func(b *Batch, err error) {
+		if b == own {
+			*ownErr = err
+		} else {
+			b.done <- commitResult{err: err}
+		}
+	}
+	s.mu.Lock()
+	good := s.good[:0]
+	n, size, force := 0, 0, false
+	for _, b := range group {
+		if len(good) > 0 && (size+b.Bytes() > 1<<20 || conflicts(good, b)) {
+			break
+		}
+		n++
+		if err := s.check(b); err != nil {
+			answer(b, err)
+			continue
+		}
+		good = append(good, b)
+		size += b.Bytes()
+		force = force || b.force
+	}
+	s.good = good
+	if len(good) == 0 {
+		s.mu.Unlock()
+		return n
+	}
+	p, err := s.prepare(good)
+	if err != nil {
+		s.mu.Unlock()
+		for _, b := range good {
+			answer(b, err)
+		}
+		return n
+	}
+	for _, pb := range p.batches {
+		pb.b.loc = Location{Segment: pb.at.seg(), Offset: pb.at.off(), Length: frameHeadBytes + len(pb.b.body)}
+	}
+	w := Write{Ticket: p.ticket, File: p.seg.file, Offset: p.off, Buffer: p.buf, p: p}
+	s.mu.Unlock()
+
+	werr := w.Execute()
+
+	s.mu.Lock()
+	s.finish(p, werr)
+	err = s.err
+	for err == nil && s.completed < w.Ticket {
+		// Writes of a split-phase owner are in flight before ours.
+		s.cond.Wait()
+		err = s.err
+	}
+	s.cond.Broadcast()
+	s.mu.Unlock()
+	if err == nil && force && !s.dsync {
+		err = s.Sync()
+	}
+	if err == nil {
+		s.housekeep()
+	}
+	for _, b := range good {
+		answer(b, err)
+	}
+	return n
+}
+
+// conflicts reports whether b appends to a stream that a batch of the same
+// write touches: b is then checked for ErrExists after that one is applied.
+func conflicts(good []*Batch, b *Batch) bool {
+	pairs := 0
+	for _, g := range good {
+		pairs += len(g.ops) * len(b.ops)
+	}
+	if pairs > 1<<14 {
+		return true // cheaper to write them apart than to compare
+	}
+	for i := range b.ops {
+		if c := b.ops[i].code; c != opAppend && c != opAppendNext {
+			continue
+		}
+		for _, g := range good {
+			for k := range g.ops {
+				if g.ops[k].code != opPut && g.ops[k].code != opDelete && g.ops[k].stream == b.ops[i].stream && g.ops[k].seq >= b.ops[i].seq {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// Sync makes everything committed so far durable against power loss.
+func (s *Store) Sync() error {
+	s.syncMu.Lock()
+	defer s.syncMu.Unlock()
+	s.mu.Lock()
+	if s.err != nil || s.closed {
+		err := s.err
+		if err == nil {
+			err = ErrClosed
+		}
+		s.mu.Unlock()
+		return err
+	}
+	target, root := s.applied, s.snap.last
+	if s.durable >= target {
+		s.snapSynced(root)
+		s.mu.Unlock()
+		return nil
+	}
+	// Older segments first does not matter: the claim moves only after all.
+	files := append([]*writeSegment(nil), s.retired...)
+	files = append(files, s.active)
+	s.mu.Unlock()
+
+	var err error
+	for _, f := range files {
+		if e := f.file.Sync(); e != nil && err == nil {
+			err = fmt.Errorf("sync of %s: %w", f.path, e)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.syncs++
+	if err != nil {
+		// The kernel may have dropped the pages: a later sync that succeeds proves
+		// nothing (L12).
+		s.latch(err)
+		return s.err
+	}
+	s.durable = max(s.durable, target)
+	s.closeRetired()
+	s.snapSynced(root)
+	return nil
+}
+
+// closeRetired closes the segments that will not be written or synced again.
+// Under mu.
+func (s *Store) closeRetired() {
+	keep := s.retired[:0]
+	for _, w := range s.retired {
+		if w.head.number < s.durable.seg() && w.head.number < s.applied.seg() {
+			if err := w.file.Close(); err != nil && !errors.Is(err, vfs.ErrCrashed) {
+				s.latch(err)
+			}
+			continue
+		}
+		keep = append(keep, w)
+	}
+	clear(s.retired[len(keep):])
+	s.retired = keep
+}

@@ -1,0 +1,354 @@
+package lst
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	"github.com/btrlog/btrlog/lst/vfs"
+)
+
+func cryptoRandom(p []byte) { _, _ = rand.Read(p) }
+
+// fileSet gives readers access to the segment files. The list is immutable and
+// replaced as a whole; descriptors are opened when needed, counted while used,
+// and closed when dropped or when more than max are open. A reader therefore
+// never meets a closed descriptor, and an unlinked file stays readable for the
+// reads that have begun.
+type fileSet struct {
+	fs   vfs.FS
+	dir  string
+	max  int
+	list atomic.Pointer[[]*segFile]
+	mu   sync.Mutex
+	open []*segFile
+}
+
+type segFile struct {
+	number uint32
+	path   string
+	header atomic.Pointer[segHeader] // read with the first use of the file
+	handle atomic.Pointer[handle]
+}
+
+// salt is known once the file was read or written.
+func (f *segFile) salt() uint32 {
+	if h := f.header.Load(); h != nil {
+		return h.salt
+	}
+	return 0
+}
+
+type handle struct {
+	f    vfs.File
+	refs atomic.Int32
+}
+
+func (h *handle) acquire() bool {
+	for {
+		n := h.refs.Load()
+		if n <= 0 {
+			return false
+		}
+		if h.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (h *handle) release() {
+	if h.refs.Add(-1) == 0 {
+		h.f.Close()
+	}
+}
+
+func newFileSet(fsys vfs.FS, dir string, maxOpen int) *fileSet {
+	s := &fileSet{fs: fsys, dir: dir, max: maxOpen}
+	s.list.Store(&[]*segFile{})
+	return s
+}
+
+// add makes a segment readable; h may be nil to read its header when needed.
+func (s *fileSet) add(number uint32, h *segHeader) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.list.Load()
+	f := &segFile{number: number, path: segmentPath(s.dir, number)}
+	f.header.Store(h)
+	list := append(append(make([]*segFile, 0, len(old)+1), old...), f)
+	sort.Slice(list, func(a, b int) bool { return list[a].number < list[b].number })
+	s.list.Store(&list)
+}
+
+func (s *fileSet) drop(number uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.list.Load()
+	list := make([]*segFile, 0, len(old))
+	for _, f := range old {
+		if f.number != number {
+			list = append(list, f)
+			continue
+		}
+		s.closeLocked(f)
+	}
+	s.list.Store(&list)
+}
+
+func (s *fileSet) closeLocked(f *segFile) {
+	if h := f.handle.Swap(nil); h != nil {
+		h.release()
+	}
+	for i, o := range s.open {
+		if o == f {
+			s.open = append(s.open[:i], s.open[i+1:]...)
+			return
+		}
+	}
+}
+
+func (s *fileSet) closeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.open) > 0 {
+		s.closeLocked(s.open[0])
+	}
+}
+
+func (s *fileSet) get(number uint32) *segFile {
+	list := *s.list.Load()
+	if len(list) == 0 || number < list[0].number {
+		return nil
+	}
+	// Numbers are nearly always consecutive.
+	if d := int(number - list[0].number); d < len(list) && list[d].number == number {
+		return list[d]
+	}
+	i := sort.Search(len(list), func(i int) bool { return list[i].number >= number })
+	if i < len(list) && list[i].number == number {
+		return list[i]
+	}
+	return nil
+}
+
+var errDropped = errors.New("lst: segment was dropped")
+
+func (s *fileSet) acquire(f *segFile) (*handle, error) {
+	if h := f.handle.Load(); h != nil && h.acquire() {
+		return h, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := f.handle.Load(); h != nil && h.acquire() {
+		return h, nil
+	}
+	if s.get(f.number) != f {
+		return nil, errDropped
+	}
+	for len(s.open) >= s.max {
+		s.closeLocked(s.open[0])
+	}
+	file, err := s.fs.Open(f.path, vfs.ReadOnly)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, errDropped
+		}
+		return nil, err
+	}
+	if f.header.Load() == nil {
+		var b [headerBytes]byte
+		if _, err := file.ReadAt(b[:], 0); err != nil && !errors.Is(err, io.EOF) {
+			file.Close()
+			return nil, err
+		}
+		head, reason := decodeHeader(b[:], f.number)
+		if reason != "" {
+			file.Close()
+			return nil, &Corruption{File: f.path, Reason: reason}
+		}
+		f.header.Store(&head)
+	}
+	h := &handle{f: file}
+	h.refs.Store(2) // one for the list, one for the caller
+	f.handle.Store(h)
+	s.open = append(s.open, f)
+	return h, nil
+}
+
+// read fills p from position at.
+func (s *fileSet) read(p []byte, at pos) error {
+	f := s.get(at.seg())
+	if f == nil {
+		return errDropped
+	}
+	h, err := s.acquire(f)
+	if err != nil {
+		return err
+	}
+	n, err := h.f.ReadAt(p, at.off())
+	h.release()
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return &Corruption{File: f.path, Offset: at.off(), Reason: fmt.Sprintf("file ends %d bytes early", len(p)-n)}
+	}
+	return err
+}
+
+// leafData returns the parsed body of a sealed leaf, from memory or the disk.
+func (x *index) leafData(id StreamID, base uint64, s *sealedLeaf) (*leafData, error) {
+	if d := s.data.Load(); d != nil {
+		return d, nil
+	}
+	b := make([]byte, frameHeadBytes+int(s.size))
+	if err := x.files.read(b, s.at); err != nil {
+		return nil, err
+	}
+	f := x.files.get(s.at.seg())
+	if f == nil {
+		return nil, errDropped
+	}
+	h, ok := readFrameHead(b, s.at, f.salt())
+	body := b[frameHeadBytes:]
+	if !ok || h.kind != kindLeaf || h.length != s.size || !h.bodyOK(body, s.at, f.salt()) {
+		return nil, &Corruption{File: f.path, Offset: s.at.off(), Reason: "index leaf fails its checksum"}
+	}
+	d, err := parseLeaf(body, id, base)
+	if err != nil {
+		return nil, &Corruption{File: f.path, Offset: s.at.off(), Reason: err.Error()}
+	}
+	s.data.Store(d)
+	return d, nil
+}
+
+// readRecord appends the payload at s to dst after checking it.
+func (x *index) readRecord(id StreamID, seq uint64, s slot, dst []byte) ([]byte, error) {
+	f := x.files.get(s.at.seg())
+	if f == nil {
+		return dst, errDropped
+	}
+	n := int(s.n)
+	start := len(dst)
+	// Room for the checksum in front of the payload; it is moved away below.
+	dst = grow(dst, n+recordCRCBytes)
+	raw := dst[start : start+n+recordCRCBytes]
+	if !x.cache.read(raw, s.at-recordCRCBytes) {
+		if err := x.files.read(raw, s.at-recordCRCBytes); err != nil {
+			return dst[:start], err
+		}
+	}
+	if !recordOK(raw, s.at, f.salt(), id, seq) {
+		return dst[:start], &Corruption{File: f.path, Offset: s.at.off(),
+			Reason: fmt.Sprintf("record %d of stream %v fails its checksum", seq, id)}
+	}
+	copy(raw, raw[recordCRCBytes:])
+	return dst[:start+n], nil
+}
+
+// recordOK checks a checksum followed by its payload.
+func recordOK(raw []byte, at pos, salt uint32, id StreamID, seq uint64) bool {
+	sum := crc32.Checksum(raw[recordCRCBytes:], castagnoli) ^ recordBind(at, salt, id, seq)
+	return sum == binary.LittleEndian.Uint32(raw)
+}
+
+// grow returns dst with n more bytes of length.
+func grow(dst []byte, n int) []byte {
+	need := len(dst) + n
+	if need <= cap(dst) {
+		return dst[:need]
+	}
+	c := make([]byte, need, max(need, 2*cap(dst)))
+	copy(c, dst)
+	return c
+}
+
+const cacheChunk = 256 << 10
+
+// tailCache holds the bytes written last. Chunks are published before any slot
+// that points into them, and their bytes are never changed after that, so that
+// readers need no lock; a chunk that falls out stays valid for who holds it.
+type tailCache struct {
+	perSeg uint64
+	slots  []atomic.Pointer[cacheSlot]
+}
+
+type cacheSlot struct {
+	key  uint64
+	from int64 // bytes before it were written by an earlier process: not here
+	buf  []byte
+}
+
+func newTailCache(bytes int, segmentBytes int64) *tailCache {
+	c := &tailCache{perSeg: uint64((segmentBytes + cacheChunk - 1) / cacheChunk)}
+	if bytes > 0 {
+		c.slots = make([]atomic.Pointer[cacheSlot], max(2, bytes/cacheChunk))
+	}
+	return c
+}
+
+func (c *tailCache) write(p []byte, at pos) {
+	if len(c.slots) == 0 {
+		return
+	}
+	for len(p) > 0 {
+		key := uint64(at.seg())*c.perSeg + uint64(at.off()/cacheChunk)
+		s := &c.slots[key%uint64(len(c.slots))]
+		e := s.Load()
+		if e == nil || e.key != key {
+			e = &cacheSlot{key: key, from: at.off() % cacheChunk, buf: make([]byte, cacheChunk)}
+			s.Store(e)
+		}
+		n := copy(e.buf[at.off()%cacheChunk:], p)
+		p, at = p[n:], at+pos(n)
+	}
+}
+
+func (c *tailCache) read(p []byte, at pos) bool {
+	if c == nil || len(c.slots) == 0 {
+		return false
+	}
+	for len(p) > 0 {
+		key := uint64(at.seg())*c.perSeg + uint64(at.off()/cacheChunk)
+		e := c.slots[key%uint64(len(c.slots))].Load()
+		if e == nil || e.key != key || at.off()%cacheChunk < e.from {
+			return false
+		}
+		n := copy(p, e.buf[at.off()%cacheChunk:])
+		p, at = p[n:], at+pos(n)
+	}
+	return true
+}
+
+// has reports whether read would succeed.
+func (c *tailCache) has(at pos, n int) bool {
+	if c == nil || len(c.slots) == 0 {
+		return false
+	}
+	key := uint64(at.seg())*c.perSeg + uint64(at.off()/cacheChunk)
+	e := c.slots[key%uint64(len(c.slots))].Load()
+	return e != nil && e.key == key && at.off()%cacheChunk >= e.from
+}
+
+// readSome fills as much of p from at as there is; errors count as nothing, the
+// caller then reads exactly what it needs and reports them.
+func (s *fileSet) readSome(p []byte, at pos) int {
+	f := s.get(at.seg())
+	if f == nil {
+		return 0
+	}
+	h, err := s.acquire(f)
+	if err != nil {
+		return 0
+	}
+	n, _ := h.f.ReadAt(p, at.off())
+	h.release()
+	return n
+}

@@ -1,0 +1,280 @@
+package lst
+
+import (
+	"fmt"
+)
+
+// loadSnapshot reads the chain of roots down to a base and builds the index.
+func (r *recovery) loadSnapshot() error {
+	var chain []*rootInfo
+	for at := r.rootAt; at != 0; {
+		body, err := r.frameAt(at, kindRoot, 0, 0)
+		if err != nil {
+			return err
+		}
+		root, err := decodeRoot(body, at)
+		if err != nil {
+			return r.corrupt(at, err.Error())
+		}
+		if len(chain) > baseAtMostEvery+1 || root.prev >= at {
+			return r.corrupt(at, "snapshot roots do not lead to a base")
+		}
+		chain = append(chain, root)
+		at = root.prev
+	}
+	r.root = chain[0]
+	r.chain = len(chain) - 1
+	for i := len(chain) - 1; i >= 0; i-- {
+		root := chain[i]
+		for k := range root.pieces {
+			p := &root.pieces[k]
+			body, err := r.frameAt(p.at, kindTable, p.size, p.crc)
+			if err != nil {
+				return err
+			}
+			r.rep.SnapshotBytes += int64(len(body))
+			if err := r.ix.loadTable(body, root.number); err != nil {
+				return r.corrupt(p.at, err.Error())
+			}
+		}
+		if root.base {
+			r.baseLen = root.bytes
+		} else {
+			r.deltas += root.bytes
+		}
+	}
+	r.rep.Snapshot = r.root.number
+	return r.ix.loaded()
+}
+
+func (r *recovery) corrupt(at pos, reason string) error {
+	return &Corruption{File: segmentPath(r.dir, at.seg()), Offset: at.off(), Reason: reason}
+}
+
+// frameAt reads one frame that must be there. size and crc are checked unless
+// size is 0. The body is valid until the next call of r.
+func (r *recovery) frameAt(at pos, kind frameKind, size, crc uint32) ([]byte, error) {
+	if !r.exists(at.seg()) {
+		return nil, &Corruption{File: segmentPath(r.dir, at.seg()), Reason: "segment file is missing"}
+	}
+	s, err := r.segment(at.seg())
+	if err != nil {
+		return nil, err
+	}
+	if s.reason != "" {
+		return nil, &Corruption{File: s.path, Reason: s.reason}
+	}
+	f, err := r.files().acquire(r.segFile(s))
+	if err != nil {
+		return nil, err
+	}
+	defer f.release()
+	w := &frameReader{f: f.f, size: min(s.size, at.off()+frameHeadBytes+max(int64(size), 64<<10)), win: r.buf[:0]}
+	h, body, ok, err := w.frame(at.off(), s.size, s.number, s.head.salt)
+	if err == nil && !ok && h.length > 0 && size == 0 {
+		// A root larger than the guess.
+		w.size = min(s.size, at.off()+frameHeadBytes+int64(h.length))
+		h, body, ok, err = w.frame(at.off(), s.size, s.number, s.head.salt)
+	}
+	r.buf = w.win
+	if err != nil {
+		return nil, err
+	}
+	if !ok || h.kind != kind || size != 0 && (h.length != size || h.crc != crc) {
+		return nil, r.corrupt(at, fmt.Sprintf("snapshot frame of kind %d is damaged", kind))
+	}
+	return body, nil
+}
+
+// files gives recovery the same bounded descriptors that readers use.
+func (r *recovery) files() *fileSet { return r.ix.files }
+
+func (r *recovery) segFile(s *recSegment) *segFile {
+	if f := r.ix.files.get(s.number); f != nil {
+		return f
+	}
+	r.ix.files.add(s.number, &s.head)
+	return r.ix.files.get(s.number)
+}
+
+// loadTable applies one piece of a snapshot. Counts are left for loaded.
+func (x *index) loadTable(body []byte, number uint64) error {
+	r := &reader{b: body}
+	if r.uvarint() != number || r.bad {
+		return fmt.Errorf("table belongs to another snapshot")
+	}
+	for r.left() > 0 && !r.bad {
+		switch kind := r.byte(); kind {
+		case entryKV:
+			k, v := r.length(maxKeyBytes), r.length(maxValueBytes)
+			key := r.bytes(k)
+			val := r.bytes(v)
+			if !r.bad && k > 0 {
+				x.loadKV(key, val)
+			}
+		case entryKVGone:
+			if key := r.bytes(r.length(maxKeyBytes)); !r.bad {
+				x.kvs.del(key)
+			}
+		case entryStreamGone:
+			var id StreamID
+			r.copy(id[:])
+			if !r.bad {
+				x.streams.del(id[:])
+			}
+		case entryStream:
+			x.loadStream(r)
+		default:
+			return fmt.Errorf("unknown table entry %d", kind)
+		}
+	}
+	if r.bad {
+		return fmt.Errorf("table does not parse")
+	}
+	return nil
+}
+
+func (x *index) loadKV(key, val []byte) {
+	e := x.kvs.get(key)
+	if e == nil {
+		e = &kvEntry{key: string(key)}
+		x.kvs.put(key, e)
+	}
+	e.set(val)
+}
+
+func (x *index) loadStream(r *reader) {
+	var id StreamID
+	r.copy(id[:])
+	trim, eof := r.uvarint(), r.uvarint()
+	if r.bad {
+		return
+	}
+	st := x.stream(id)
+	st.trim.Store(trim)
+	st.eof.Store(eof)
+	for !r.bad {
+		kind := r.byte()
+		if kind == leafEnd {
+			return
+		}
+		number := r.uvarint()
+		if number > 1<<(63-leafShift) {
+			r.bad = true
+			return
+		}
+		l := x.leafFor(st, number<<leafShift)
+		m := readPresence(r)
+		switch kind {
+		case leafRef:
+			x.loadRef(r, l, m)
+		case leafOpen, leafAll:
+			x.loadOpen(r, l, m, kind == leafAll)
+		default:
+			r.bad = true
+		}
+	}
+}
+
+func (x *index) loadRef(r *reader, l *leaf, m bitmap) {
+	seg, off, size := r.uvarint(), r.uvarint(), r.uvarint()
+	n := r.length(maxPieceSegs)
+	var segs []segCount
+	for i := 0; i < n && !r.bad; i++ {
+		c := segCount{seg: uint32(r.uvarint()), n: uint32(r.uvarint()), bytes: r.uvarint()}
+		segs = append(segs, c)
+	}
+	if seg == 0 || seg > 1<<32-1 || off > 1<<32-1 || size > leafMaxBytes {
+		r.bad = true
+		return
+	}
+	l.ref, l.refBytes, l.segs = mkpos(uint32(seg), int64(off)), uint32(size), segs
+	l.queued = true
+	l.sealed.Store(&sealedLeaf{at: l.ref, size: l.refBytes})
+	l.open.Store(nil)
+	for w := range m {
+		l.present[w].Store(m[w])
+	}
+}
+
+func (x *index) loadOpen(r *reader, l *leaf, m bitmap, all bool) {
+	o := l.open.Load()
+	if o == nil || all {
+		o = newOpenSlots(0)
+		for w := range l.present {
+			l.present[w].Store(0)
+		}
+		l.ref, l.segs, l.queued = 0, nil, false
+		l.sealed.Store(nil)
+	}
+	var c slotCoder
+	for i := m.next(0); i < leafSlots; i = m.next(i + 1) {
+		s := c.next(r)
+		if r.bad {
+			return
+		}
+		if i >= len(o.at) {
+			o = o.grown(i + 1)
+		}
+		o.set(i, s)
+		l.setPresent(i)
+	}
+	l.open.Store(o)
+}
+
+// loaded computes what follows from the leaves once all tables are in.
+func (x *index) loaded() error {
+	var err error
+	x.streams.ascend(nil, func(st *stream) bool {
+		trim := st.trim.Load()
+		ls := st.list()
+		drop := 0
+		for drop < len(ls) && ls[drop].base+leafSlots <= trim {
+			drop++
+		}
+		if drop > 0 {
+			rest := append([]*leaf(nil), ls[drop:]...)
+			st.leaves.Store(&rest)
+			ls = rest
+		}
+		for i, l := range ls {
+			if l.open.Load() == nil && l.sealed.Load() == nil {
+				err = fmt.Errorf("lst: snapshot names a leaf of stream %v without slots", st.id)
+				return false
+			}
+			x.loadedLeaf(st, l, trim, i == len(ls)-1)
+		}
+		st.low.Store(trim)
+		st.contig.Store(0)
+		st.resetEnds()
+		return true
+	})
+	return err
+}
+
+func (x *index) loadedLeaf(st *stream, l *leaf, trim uint64, last bool) {
+	l.count, l.bytes = 0, 0
+	if o := l.open.Load(); o == nil {
+		for _, c := range l.segs {
+			l.count += int(c.n)
+			l.bytes += int64(c.bytes)
+			x.liveAdd(c.seg, int64(c.n), int64(c.bytes))
+		}
+	} else {
+		m := l.presentMap()
+		for i := m.next(0); i < leafSlots; i = m.next(i + 1) {
+			if l.base+uint64(i) < trim {
+				continue
+			}
+			s := o.get(i)
+			l.count++
+			l.bytes += int64(s.n)
+			x.liveAdd(s.at.seg(), 1, int64(s.n))
+		}
+		if !last && l.count > 0 || l.count == leafSlots {
+			x.queueSeal(st, l)
+		}
+	}
+	st.count.Add(uint64(l.count))
+	st.bytes.Add(uint64(l.bytes))
+}

@@ -1,0 +1,208 @@
+package lst
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"unsafe"
+
+	"github.com/btrlog/btrlog/lst/vfs"
+)
+
+// writeSegment is a segment file as the writer has it.
+type writeSegment struct {
+	head segHeader
+	file vfs.File
+	path string
+	size int64 // frames must end at or before it
+}
+
+const bufferAlign = 4096
+
+// alignedBuffer returns an empty buffer with capacity n whose memory is aligned
+// for direct I/O.
+func alignedBuffer(n int) []byte {
+	b := make([]byte, n+bufferAlign)
+	skip := 0
+	if r := int(uintptr(unsafe.Pointer(&b[0])) & (bufferAlign - 1)); r != 0 {
+		skip = bufferAlign - r
+	}
+	return b[skip : skip : skip+n]
+}
+
+func alignUp(n, block int64) int64 { return (n + block - 1) &^ (block - 1) }
+
+// directSupport is what the file system turned out to offer.
+type directSupport uint8
+
+const (
+	directUnknown directSupport = iota
+	directYes
+	directNo
+)
+
+// createSegment makes segment number ready for use: space reserved (zeroed in
+// Direct mode), header written, file and directory entry synced. Whatever stood
+// under that name was never in use and is removed. A full disk leaves nothing
+// behind.
+func (s *Store) createSegment(number uint32) (*writeSegment, error) {
+	path := segmentPath(s.dir, number)
+	if err := s.opt.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	w, err := s.buildSegment(path, number)
+	if err != nil {
+		// Half a file would look like a segment lost in a crash (and L23: leak).
+		if rerr := s.opt.FS.Remove(path); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
+		return nil, err
+	}
+	return w, nil
+}
+
+func (s *Store) buildSegment(path string, number uint32) (*writeSegment, error) {
+	var fill, run vfs.Flag
+	if s.opt.Mode == Direct {
+		run = vfs.DSync
+		if s.direct != directNo {
+			fill, run = vfs.Direct, vfs.DSync|vfs.Direct
+		}
+	}
+	f, err := s.opt.FS.Create(path, fill)
+	if errors.Is(err, vfs.ErrNoDirect) {
+		s.direct, s.directWhy = directNo, err.Error()
+		fill, run = 0, vfs.DSync
+		f, err = s.opt.FS.Create(path, fill)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	block := int64(1)
+	if s.opt.Mode == Direct && s.direct != directNo {
+		s.direct = directYes
+		block = int64(max(f.BlockSize(), s.opt.BlockBytes))
+	}
+	size := s.opt.SegmentBytes &^ (block - 1)
+	if err := f.Allocate(size); err != nil && !errors.Is(err, vfs.ErrNotSupported) {
+		return nil, err
+	}
+	h := segHeader{
+		storeID: s.storeID, number: number, salt: s.random32(), block: uint32(block),
+		dataStart: uint32(alignUp(headerBytes, block)), size: uint32(size), createdMS: s.opt.Now().UnixMilli(),
+	}
+	if s.opt.Mode == Direct {
+		// Overwriting zeros is what makes a synced write cheap later: no block
+		// allocation, no change of the file's metadata.
+		if err := zeroFill(f, size); err != nil {
+			return nil, err
+		}
+		// The header goes in after the zeros are down: a header on disk means
+		// that everything behind it is zero, not some deleted file's bytes.
+		if err := f.Sync(); err != nil {
+			return nil, err
+		}
+	}
+	head := alignedBuffer(int(h.dataStart))
+	head = append(head, h.encode()...)[:h.dataStart]
+	if _, err := f.WriteAt(head, 0); err != nil {
+		return nil, err
+	}
+	// The header and the directory entry are durable before any frame is written:
+	// a file that is missing or has no header therefore never held anything (L6).
+	if err := f.Sync(); err != nil {
+		return nil, err
+	}
+	if err := s.opt.FS.SyncDir(s.dir); err != nil {
+		return nil, err
+	}
+	return s.openSegment(path, h, run)
+}
+
+// openSegment opens an existing segment for appending.
+func (s *Store) openSegment(path string, h segHeader, run vfs.Flag) (*writeSegment, error) {
+	f, err := s.opt.FS.Open(path, run)
+	if errors.Is(err, vfs.ErrNoDirect) {
+		s.direct, s.directWhy = directNo, err.Error()
+		f, err = s.opt.FS.Open(path, run&^vfs.Direct)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &writeSegment{head: h, file: f, path: path, size: int64(h.size)}, nil
+}
+
+func zeroFill(f vfs.File, size int64) error {
+	zeros := alignedBuffer(int(min(size, 1<<20)))
+	zeros = zeros[:cap(zeros)]
+	for off := int64(0); off < size; {
+		n := min(size-off, int64(len(zeros)))
+		if _, err := f.WriteAt(zeros[:n], off); err != nil {
+			return err
+		}
+		off += n
+	}
+	return nil
+}
+
+func (s *Store) random32() uint32 {
+	var b [4]byte
+	s.opt.Random(b[:])
+	return binary.LittleEndian.Uint32(b[:])
+}
+
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// ensureSpare makes the next segment if there is none. It is called without the
+// lock by the keeper, or by the call that needs it in Inline mode.
+func (s *Store) ensureSpare() {
+	s.mu.Lock()
+	if s.spare != nil || s.making || s.err != nil || s.closed {
+		s.mu.Unlock()
+		return
+	}
+	number := s.active.head.number + 1
+	if over := s.overBudget(s.opt.SegmentBytes); over != nil {
+		s.spareErr = over
+		s.spareTry++
+		s.cond.Broadcast()
+		s.mu.Unlock()
+		return
+	}
+	s.making = true
+	s.mu.Unlock()
+
+	w, err := s.createSegment(number)
+
+	s.mu.Lock()
+	s.making = false
+	s.spareTry++
+	switch {
+	case err == nil:
+		s.spare, s.spareErr = w, nil
+	case isNoSpace(err):
+		s.spareErr = fmt.Errorf("%w: %w", ErrNoSpace, err)
+	default:
+		s.latch(err)
+	}
+	s.cond.Broadcast()
+	s.mu.Unlock()
+}
+
+// overBudget says why more bytes do not fit into the disk budget. Under mu.
+func (s *Store) overBudget(more int64) error {
+	if s.opt.DiskBudgetBytes == 0 {
+		return nil
+	}
+	n := int64(len(*s.ix.files.list.Load()))
+	if used := n * s.opt.SegmentBytes; used+more > s.opt.DiskBudgetBytes {
+		return fmt.Errorf("%w: %d segments of %d bytes use the disk budget of %d bytes; trim streams and reclaim",
+			ErrNoSpace, n, s.opt.SegmentBytes, s.opt.DiskBudgetBytes)
+	}
+	return nil
+}

@@ -1,0 +1,516 @@
+package lst
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Snapshots (T3, T4, T5).
+//
+// A snapshot is a set of table frames and one root frame that names them all. A
+// delta holds what has changed since the snapshot before it, a base holds
+// everything; a root names its predecessor, down to a base.
+//
+// A snapshot is taken while commits go on: it notes where it begins and then
+// writes entries piece by piece, riding along with commits. An entry may
+// therefore already hold the effect of a commit after the beginning. Recovery
+// replays from the beginning, and every operation gives the same end state when
+// it is applied again in order: appends name their place, trims never go back,
+// and of puts, deletes and stream deletes the last one decides.
+//
+// Order: leaf frames, then the table frames that name them, then the root. If a
+// root could come first, a restart might trust an index with holes in it.
+
+// Table entries.
+const (
+	entryKV         = 1 // klen vlen key value
+	entryKVGone     = 2 // klen key
+	entryStream     = 3 // id[16] trim eof leaves..., may be split over several entries
+	entryStreamGone = 4 // id[16]
+
+	leafEnd  = 0 // end of an entry's leaves
+	leafRef  = 1 // number presence seg off size segs(n, {seg n bytes}...)
+	leafOpen = 2 // number presence slots: more slots
+	leafAll  = 3 // the same, replaces what older snapshots say of this leaf
+)
+
+const (
+	pieceBytes      = 32 << 10
+	entryRoom       = leafMaxBytes + 128
+	maxPieceSegs    = leafSlots
+	snapshotDelta   = 1
+	snapshotBase    = 2
+	baseEvery       = 16
+	baseAtMostEvery = 128
+)
+
+type pieceRef struct {
+	at   pos
+	size uint32
+	crc  uint32
+	key  []byte // first key of a base's piece, tagged
+}
+
+// rootInfo describes a snapshot.
+type rootInfo struct {
+	at      pos // of the root frame
+	number  uint64
+	base    bool
+	replay  pos    // replay starts here
+	floor   uint32 // no segment below it is needed
+	prev    pos    // root of the predecessor, 0 for a base
+	oldest  uint32 // lowest segment with a piece of this snapshot or its predecessors
+	bytes   int64
+	pieces  []pieceRef
+	records uint64
+	unixMS  int64
+}
+
+// snapState is the writer's side of snapshots. Under mu.
+type snapState struct {
+	running   bool
+	base      bool
+	replay    pos
+	streams   []*stream
+	kvs       []*kvEntry
+	curStream *stream // being written, from leaf curBase on
+	curBase   uint64
+	key       []byte // base: next key to visit
+	inStreams bool   // base: key-values are done
+	pieces    []pieceRef
+	bytes     int64
+
+	number     uint64
+	last       rootInfo // newest complete one
+	synced     rootInfo // newest one known to be durable
+	deltas     int
+	deltaBytes int64
+	baseBytes  int64
+	wantBase   bool
+	lastMS     int64
+	taken      uint64
+	needSync   bool
+	rootDue    int // bytes that the root needs in the next write
+}
+
+// snapDue decides whether a snapshot begins. Under mu.
+func (s *Store) snapDue() bool {
+	return s.sinceRecords >= s.opt.SnapshotRecords || s.sinceBytes >= s.opt.SnapshotBytes ||
+		s.opt.Now().UnixMilli()-s.snap.lastMS >= s.opt.SnapshotInterval.Milliseconds()
+}
+
+func (s *Store) snapBegin() {
+	n := &s.snap
+	n.running, n.pieces, n.bytes = true, nil, 0
+	n.replay = s.applied
+	n.lastMS = s.opt.Now().UnixMilli()
+	s.sinceRecords, s.sinceBytes = 0, 0
+	n.base = n.last.at == 0 || n.wantBase || n.deltas >= baseAtMostEvery || n.deltaBytes >= 4*n.baseBytes+(64<<10) ||
+		n.deltas >= baseEvery && n.deltaBytes >= n.baseBytes/2
+	n.streams, s.ix.dirtyStreams = s.ix.dirtyStreams, n.streams[:0]
+	n.kvs, s.ix.dirtyKVs = s.ix.dirtyKVs, n.kvs[:0]
+	n.curStream, n.key, n.inStreams = nil, nil, false
+	if n.base {
+		// A base visits everything; the lists only have to be marked clean, which
+		// visiting does. What is deleted is not visited and needs no entry.
+		n.wantBase = false
+		n.streams, n.kvs = n.streams[:0], n.kvs[:0]
+	}
+}
+
+// snapStep writes pieces into p: about a quarter of what the caller writes, at
+// least one page, so that a snapshot ends well before the next is due.
+func (s *Store) snapStep(p *pending, limit, userBytes int) {
+	n := &s.snap
+	if !n.running {
+		if !s.snapDue() {
+			return
+		}
+		s.snapBegin()
+	}
+	if n.rootDue > 0 {
+		s.writeRoot(p, limit)
+		return
+	}
+	budget := max(4096, userBytes/4)
+	for budget > 0 {
+		want := min(pieceBytes, budget)
+		room := limit - len(p.buf) - frameHeadBytes - entryRoom
+		if room < 512 {
+			return
+		}
+		before := len(p.buf)
+		done := s.writePiece(p, min(want, room))
+		budget -= len(p.buf) - before
+		if done {
+			s.writeRoot(p, limit)
+			return
+		}
+	}
+}
+
+// writePiece writes one table frame of about n bytes; true if nothing is left.
+func (s *Store) writePiece(p *pending, n int) bool {
+	start := len(p.buf)
+	var first []byte
+	done := false
+	at := p.appendFrame(kindTable, s.durable, func(b []byte) []byte {
+		b = binary.AppendUvarint(b, s.snap.number+1)
+		from := len(b)
+		for len(b)-from < n && !done {
+			if first == nil {
+				first = s.snap.nextKey()
+			}
+			b, done = s.writeEntry(b)
+		}
+		return b
+	})
+	size := len(p.buf) - start - frameHeadBytes
+	s.snap.pieces = append(s.snap.pieces, pieceRef{
+		at: at, size: uint32(size), crc: binary.LittleEndian.Uint32(p.buf[start+16:]), key: first,
+	})
+	s.snap.bytes += int64(size + frameHeadBytes)
+	return done
+}
+
+// nextKey is the key that a base's next entry has or comes after: tag 0 for
+// key-values, 1 for streams. Deltas are loaded whole and need none.
+func (n *snapState) nextKey() []byte {
+	if !n.base {
+		return nil
+	}
+	if n.inStreams {
+		return append([]byte{1}, n.key...)
+	}
+	return append([]byte{0}, n.key...)
+}
+
+// writeEntry appends the next entry; true if there was none left.
+func (s *Store) writeEntry(b []byte) ([]byte, bool) {
+	n := &s.snap
+	if n.curStream != nil {
+		return s.writeStream(b, n.curStream), false
+	}
+	if n.base {
+		return s.writeBaseEntry(b)
+	}
+	for len(n.kvs) > 0 {
+		e := n.kvs[0]
+		n.kvs = n.kvs[1:]
+		if !e.dirty {
+			continue
+		}
+		e.dirty = false
+		if now := s.ix.kvs.get([]byte(e.key)); e.gone && now != nil {
+			e = now // a base may have written the newer value already: it must not be undone
+		}
+		if e.gone {
+			b = append(b, entryKVGone)
+			b = binary.AppendUvarint(b, uint64(len(e.key)))
+			return append(b, e.key...), false
+		}
+		return appendKV(b, e), false
+	}
+	for len(n.streams) > 0 {
+		st := n.streams[0]
+		n.streams = n.streams[1:]
+		if !st.dirty {
+			continue
+		}
+		if st.gone {
+			st.dirty = false
+			n.again(s.ix.streams.get(st.id[:]))
+			return append(append(b, entryStreamGone), st.id[:]...), false
+		}
+		n.curBase = st.dirtyFrom
+		st.dirty = false
+		return s.writeStream(b, st), false
+	}
+	return b, true
+}
+
+// again makes this snapshot write the whole of a stream that was created under
+// the id of a deleted one: an older snapshot may hold a part of the new one
+// already, which the entry for the deletion wipes out.
+func (n *snapState) again(st *stream) {
+	if st == nil {
+		return
+	}
+	for _, l := range st.list() {
+		if l.ref != 0 {
+			l.refDirty = true
+		} else {
+			l.whole = true
+		}
+	}
+	st.dirty, st.dirtyFrom = true, 0
+	n.streams = append(n.streams, st)
+}
+
+func (s *Store) writeBaseEntry(b []byte) ([]byte, bool) {
+	n := &s.snap
+	if !n.inStreams {
+		var e *kvEntry
+		s.ix.kvs.ascend(n.key, func(v *kvEntry) bool { e = v; return false })
+		if e != nil {
+			e.dirty = false
+			n.key = append(append(n.key[:0], e.key...), 0)
+			return appendKV(b, e), false
+		}
+		n.inStreams, n.key = true, n.key[:0]
+	}
+	var st *stream
+	s.ix.streams.ascend(n.key, func(v *stream) bool { st = v; return false })
+	if st == nil {
+		return b, true
+	}
+	n.key = append(append(n.key[:0], st.id[:]...), 0)
+	n.curBase = 0
+	st.dirty = false
+	return s.writeStream(b, st), false
+}
+
+func appendKV(b []byte, e *kvEntry) []byte {
+	b = append(b, entryKV)
+	b = binary.AppendUvarint(b, uint64(len(e.key)))
+	b = binary.AppendUvarint(b, uint64(e.size.Load()))
+	b = append(b, e.key...)
+	return e.get(b)
+}
+
+// writeStream appends an entry with leaves of st from n.curBase on: one entry
+// holds at most one page of them, the rest follows in further entries.
+func (s *Store) writeStream(b []byte, st *stream) []byte {
+	n := &s.snap
+	n.curStream = nil
+	if st.gone {
+		// Deleted while it was being written: the deletion is replayed.
+		return append(append(b, entryStreamGone), st.id[:]...)
+	}
+	b = append(append(b, entryStream), st.id[:]...)
+	trim := st.trim.Load()
+	b = binary.AppendUvarint(b, trim)
+	b = binary.AppendUvarint(b, st.eof.Load())
+	ls := st.list()
+	_, i := findLeaf(ls, n.curBase)
+	start := len(b)
+	for ; i < len(ls); i++ {
+		if len(b)-start > leafMaxBytes/4 {
+			n.curStream, n.curBase = st, ls[i].base
+			break
+		}
+		b = s.writeLeafEntry(b, st, ls[i], trim, i == len(ls)-1)
+	}
+	return append(b, leafEnd)
+}
+
+func (s *Store) writeLeafEntry(b []byte, st *stream, l *leaf, trim uint64, last bool) []byte {
+	if l.ref != 0 {
+		if !s.snap.base && !l.refDirty {
+			return b
+		}
+		l.refDirty = false
+		b = append(b, leafRef)
+		b = binary.AppendUvarint(b, l.base>>leafShift)
+		b = appendPresence(b, l.presentMap())
+		b = binary.AppendUvarint(b, uint64(l.ref.seg()))
+		b = binary.AppendUvarint(b, uint64(l.ref.off()))
+		b = binary.AppendUvarint(b, uint64(l.refBytes))
+		return appendSegs(b, l.liveSegs(trim))
+	}
+	m := l.dirty
+	kind := byte(leafOpen)
+	if s.snap.base || l.whole {
+		m, kind = l.presentMap(), leafAll
+	}
+	if trim > l.base {
+		m = m.minus(bitmap{}.upTo(int(min(trim-l.base, leafSlots))))
+	}
+	l.dirty, l.whole = bitmap{}, false
+	if !last && !l.queued && l.count > 0 {
+		s.ix.queueSeal(st, l) // left behind by the stream: settle it
+	}
+	if m.count() == 0 && kind == leafOpen {
+		return b
+	}
+	b = append(b, kind)
+	b = binary.AppendUvarint(b, l.base>>leafShift)
+	b = appendPresence(b, m)
+	return appendSlots(b, m, l.open.Load())
+}
+
+// liveSegs is the live records of a leaf per segment.
+func (l *leaf) liveSegs(trim uint64) []segCount {
+	o := l.open.Load()
+	if o == nil {
+		return l.segs
+	}
+	var segs []segCount
+	m := l.presentMap()
+	for i := m.next(0); i < leafSlots; i = m.next(i + 1) {
+		if l.base+uint64(i) >= trim {
+			segs = countSeg(segs, o.get(i))
+		}
+	}
+	return segs
+}
+
+func appendSegs(b []byte, segs []segCount) []byte {
+	n := 0
+	for _, c := range segs {
+		if c.n > 0 {
+			n++
+		}
+	}
+	b = binary.AppendUvarint(b, uint64(n))
+	for _, c := range segs {
+		if c.n > 0 {
+			b = binary.AppendUvarint(b, uint64(c.seg))
+			b = binary.AppendUvarint(b, uint64(c.n))
+			b = binary.AppendUvarint(b, c.bytes)
+		}
+	}
+	return b
+}
+
+// writeRoot ends the snapshot. If the write has no room, the next one does it.
+func (s *Store) writeRoot(p *pending, limit int) {
+	n := &s.snap
+	need := frameHeadBytes + 128
+	for i := range n.pieces {
+		need += 32 + len(n.pieces[i].key)
+	}
+	if len(p.buf)+need > limit {
+		// Too many pieces for what rides along: give the root a write of its own.
+		n.rootDue = need
+		return
+	}
+	n.rootDue = 0
+	r := &rootInfo{
+		number: n.number + 1, base: n.base, replay: n.replay, pieces: n.pieces, bytes: n.bytes,
+		records: uint64(max(s.ix.records, 0)), unixMS: n.lastMS, oldest: n.pieces[0].at.seg(),
+	}
+	if !n.base {
+		r.prev = n.last.at
+		r.oldest = min(r.oldest, n.last.oldest)
+	}
+	r.floor = min(s.lowestLive(), r.oldest, n.replay.seg())
+	r.at = p.appendFrame(kindRoot, s.durable, r.encode)
+	n.number++
+	n.running = false
+	p.root = r
+}
+
+func (r *rootInfo) encode(b []byte) []byte {
+	kind := byte(snapshotDelta)
+	if r.base {
+		kind = snapshotBase
+	}
+	b = append(b, kind)
+	b = binary.AppendUvarint(b, r.number)
+	b = binary.LittleEndian.AppendUint64(b, uint64(r.replay))
+	b = binary.LittleEndian.AppendUint64(b, uint64(r.prev))
+	b = binary.LittleEndian.AppendUint32(b, r.floor)
+	b = binary.LittleEndian.AppendUint32(b, r.oldest)
+	b = binary.AppendUvarint(b, uint64(r.unixMS))
+	b = binary.AppendUvarint(b, r.records)
+	b = binary.AppendUvarint(b, uint64(len(r.pieces)))
+	for i := range r.pieces {
+		p := &r.pieces[i]
+		b = binary.AppendUvarint(b, uint64(p.at.seg()))
+		b = binary.AppendUvarint(b, uint64(p.at.off()))
+		b = binary.AppendUvarint(b, uint64(p.size))
+		b = binary.LittleEndian.AppendUint32(b, p.crc)
+		b = binary.AppendUvarint(b, uint64(len(p.key)))
+		b = append(b, p.key...)
+	}
+	return b
+}
+
+func decodeRoot(body []byte, at pos) (*rootInfo, error) {
+	r := reader{b: body}
+	o := &rootInfo{at: at}
+	switch r.byte() {
+	case snapshotBase:
+		o.base = true
+	case snapshotDelta:
+	default:
+		r.bad = true
+	}
+	u64 := func() pos {
+		if b := r.bytes(8); b != nil {
+			return pos(binary.LittleEndian.Uint64(b))
+		}
+		return 0
+	}
+	u32 := func() uint32 {
+		if b := r.bytes(4); b != nil {
+			return binary.LittleEndian.Uint32(b)
+		}
+		return 0
+	}
+	o.number = r.uvarint()
+	o.replay, o.prev, o.floor, o.oldest = u64(), u64(), u32(), u32()
+	o.unixMS = int64(r.uvarint())
+	o.records = r.uvarint()
+	n := r.length(1 << 24)
+	for i := 0; i < n && !r.bad; i++ {
+		p := pieceRef{at: mkpos(uint32(r.uvarint()), int64(r.uvarint()))}
+		p.size = uint32(r.uvarint())
+		p.crc = u32()
+		p.key = r.bytes(r.length(maxKeyBytes + 2))
+		o.bytes += int64(p.size) + frameHeadBytes
+		o.pieces = append(o.pieces, p)
+	}
+	if r.bad || r.left() != 0 || o.base != (o.prev == 0) || len(o.pieces) == 0 {
+		return nil, fmt.Errorf("snapshot root does not parse")
+	}
+	return o, nil
+}
+
+// snapDone notes a snapshot whose root is written. Under mu.
+func (s *Store) snapDone(r *rootInfo) {
+	n := &s.snap
+	n.last = *r
+	n.last.pieces = nil
+	n.taken++
+	if r.base {
+		n.baseBytes, n.deltaBytes, n.deltas = r.bytes, 0, 0
+	} else {
+		n.deltaBytes += r.bytes
+		n.deltas++
+	}
+	if s.dsync {
+		n.synced = n.last
+	} else {
+		n.needSync = true
+	}
+}
+
+// snapSynced notes that the device holds everything up to root r. Under mu.
+func (s *Store) snapSynced(r rootInfo) {
+	if r.at > s.snap.synced.at {
+		s.snap.synced = r
+	}
+	if s.snap.last.at == r.at {
+		s.snap.needSync = false
+	}
+}
+
+// lowestLive is the lowest segment that holds a live record, or the active one.
+// A segment of a write in flight counts: its records are not in the index yet.
+func (s *Store) lowestLive() uint32 {
+	low := s.active.head.number
+	if len(s.inflight) > 0 {
+		low = min(low, s.inflight[0].seg.head.number)
+	}
+	low = min(low, s.applied.seg())
+	for seg, v := range s.ix.live {
+		if v.records > 0 {
+			low = min(low, seg)
+		} else if v.records == 0 && seg < low {
+			delete(s.ix.live, seg)
+		}
+	}
+	return low
+}

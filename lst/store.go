@@ -1,0 +1,280 @@
+package lst
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/btrlog/btrlog/lst/vfs"
+)
+
+// Store is an open store. One process writes a directory at a time. Commit,
+// Sync, Stats, View and Reclaim may be called from any goroutine.
+type Store struct {
+	dir       string
+	opt       Options
+	lock      io.Closer
+	storeID   [16]byte
+	dsync     bool // writes are durable when they return
+	direct    directSupport
+	directWhy string
+	ix        *index
+
+	// Commit queue.
+	qmu     sync.Mutex
+	queue   []*Batch
+	leading bool
+	group   []*Batch // leader's
+	good    []*Batch // leader's
+
+	syncMu    sync.Mutex // one Sync at a time
+	reclaimMu sync.Mutex // one Reclaim at a time
+
+	// Everything below is under mu.
+	mu        sync.Mutex
+	cond      *sync.Cond
+	err       error // latched
+	closed    bool
+	active    *writeSegment
+	nextOff   int64 // where the next write goes
+	fresh     bool  // the next write begins with the link frame
+	linkPrev  pos
+	spare     *writeSegment
+	spareErr  error
+	spareTry  int
+	making    bool
+	wantSpare bool
+	retired   []*writeSegment // rolled from, open until synced
+	inflight  []*pending
+	pool      []*pending
+	arena     []byte
+	sealStore []sealItem
+	ticket    uint64
+	completed uint64
+	applied   pos // the index holds everything before it
+	durable   pos // the device holds everything before it
+
+	sinceRecords int
+	sinceBytes   int64
+	snap         snapState
+	written      int64
+	syncs        uint64
+	dropped      uint64
+
+	wake     chan struct{}
+	stop     chan struct{}
+	finished chan struct{}
+}
+
+// RecoveryReport says what Open found and did.
+type RecoveryReport struct {
+	Created         bool          // the directory was empty: a new store
+	Segments        int           // segment files in use
+	Snapshot        uint64        // number of the snapshot that was used, 0 for none
+	SnapshotBytes   int64         // index bytes read for it
+	ReplayedRecords int           // records replayed behind it
+	ReplayedBytes   int64         // bytes walked
+	CutFile         string        // file with a torn tail, empty if there was none
+	CutOffset       int64         // where the tail was cut
+	CutBytes        int64         // bytes behind it that are not part of the store
+	CutReason       string        // what was found there
+	Removed         []string      // files removed: below the floor, or never in use
+	Direct          bool          // direct I/O is in use
+	DirectReason    string        // why not, if Mode was Direct
+	Elapsed         time.Duration // by the clock of Options
+}
+
+// Open opens the store in dir for writing, creating it if dir is empty or
+// absent. Damage in durable data is a *Corruption error; another writer is
+// ErrLocked.
+func Open(dir string, opt Options) (*Store, RecoveryReport, error) {
+	var rep RecoveryReport
+	opt, err := opt.withDefaults()
+	if err != nil {
+		return nil, rep, err
+	}
+	start := opt.Now()
+	if err := opt.FS.MkdirAll(dir); err != nil {
+		return nil, rep, fmt.Errorf("lst: open %s: %w", dir, err)
+	}
+	lock, err := opt.FS.Lock(filepath.Join(dir, lockName))
+	if err != nil {
+		if errors.Is(err, vfs.ErrLocked) {
+			err = ErrLocked
+		}
+		return nil, rep, fmt.Errorf("lst: open %s: %w", dir, err)
+	}
+	s := &Store{
+		dir: dir, opt: opt, lock: lock,
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), finished: make(chan struct{}),
+	}
+	s.cond = sync.NewCond(&s.mu)
+	s.ix = newIndex(newFileSet(opt.FS, dir, opt.MaxOpenFiles), newTailCache(opt.TailCacheBytes, opt.SegmentBytes))
+	if err := s.recover(&rep); err != nil {
+		s.releaseFiles()
+		return nil, rep, err
+	}
+	rep.Direct = s.direct == directYes
+	rep.DirectReason = s.directWhy
+	rep.Elapsed = opt.Now().Sub(start)
+	s.snap.lastMS = opt.Now().UnixMilli()
+	if opt.Inline {
+		close(s.finished)
+		s.ensureSpare()
+	} else {
+		go s.keeper()
+		s.kick()
+	}
+	return s, rep, nil
+}
+
+func (s *Store) releaseFiles() {
+	s.ix.files.closeAll()
+	for _, w := range append(s.retired, s.active, s.spare) {
+		if w != nil {
+			w.file.Close()
+		}
+	}
+	s.lock.Close()
+}
+
+// kick wakes the keeper.
+func (s *Store) kick() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// keeper is the store's only goroutine: it preallocates the next segment, syncs
+// snapshots and reclaims when the budget is used up, so that commits do not.
+func (s *Store) keeper() {
+	defer close(s.finished)
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-s.wake:
+		}
+		s.upkeep()
+	}
+}
+
+func (s *Store) upkeep() {
+	s.mu.Lock()
+	needSync := s.snap.needSync || len(s.retired) > 4
+	tight := s.spare == nil && s.overBudget(s.opt.SegmentBytes) != nil && s.reclaimable() &&
+		!(s.opt.Inline && len(s.inflight) > 0)
+	s.mu.Unlock()
+	if needSync {
+		_ = s.Sync() // an error is latched and met by the next commit
+	}
+	if tight {
+		_, _ = s.Reclaim() // likewise; no space is reported by ensureSpare
+	}
+	s.ensureSpare()
+	s.mu.Lock()
+	s.closeRetired()
+	s.mu.Unlock()
+}
+
+// housekeep is called after each completed write, without locks.
+func (s *Store) housekeep() {
+	s.mu.Lock()
+	due := s.snap.needSync || s.wantSpare || len(s.retired) > 4
+	s.wantSpare = false
+	s.mu.Unlock()
+	if !due {
+		return
+	}
+	if s.opt.Inline {
+		s.upkeep()
+	} else {
+		s.kick()
+	}
+}
+
+// View returns a reader of the store. It stays usable until Close.
+func (s *Store) View() View { return View{s.ix} }
+
+// Err is the error that stopped the store, nil while it works.
+func (s *Store) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Close makes everything committed durable and releases the directory. Writes
+// in flight must have been completed.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	flying, latched := len(s.inflight), s.err
+	s.mu.Unlock()
+	var err error
+	if latched == nil && flying == 0 {
+		err = s.Sync()
+	}
+	s.mu.Lock()
+	s.closed = true
+	s.cond.Broadcast()
+	s.mu.Unlock()
+	close(s.stop)
+	<-s.finished
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.releaseFiles()
+	if flying > 0 && err == nil {
+		err = fmt.Errorf("%w: %d writes were in flight at Close", ErrInvalid, flying)
+	}
+	return err
+}
+
+// Stats is a picture of the store.
+type Stats struct {
+	Segments        int    // files in use
+	SegmentBytes    int64  // their preallocated size together
+	Active          uint32 // number of the active segment
+	ActiveOffset    int64  // where the next write goes
+	Streams         int
+	KVs             int
+	Records         int64 // present
+	PayloadBytes    int64 // of the records present
+	WrittenBytes    int64 // by this process, with padding and index
+	Snapshots       uint64
+	SnapshotSynced  uint64 // number of the newest durable snapshot
+	Syncs           uint64
+	Dropped         uint64 // segments
+	InFlight        int
+	SpareReady      bool
+	NoSpace         error // why there is no spare segment
+	Direct          bool
+	BlockBytes      int
+	DirectReason    string
+	ReclaimableFrom uint32 // segments below it hold no live record
+	IndexDamage     error  // an index leaf that could not be read for a trim
+}
+
+// Stats returns a picture of the store.
+func (s *Store) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(*s.ix.files.list.Load())
+	st := Stats{
+		Segments: n, SegmentBytes: int64(n) * s.opt.SegmentBytes, Active: s.active.head.number, ActiveOffset: s.nextOff,
+		Streams: s.ix.streams.len(), KVs: s.ix.kvs.len(), Records: s.ix.records, PayloadBytes: s.ix.bytes,
+		WrittenBytes: s.written, Snapshots: s.snap.taken, SnapshotSynced: s.snap.synced.number, Syncs: s.syncs,
+		Dropped: s.dropped, InFlight: len(s.inflight), SpareReady: s.spare != nil, Direct: s.direct == directYes,
+		BlockBytes: int(s.active.head.block), DirectReason: s.directWhy, ReclaimableFrom: s.lowestLive(), IndexDamage: s.ix.damage,
+	}
+	if s.spare == nil {
+		st.NoSpace = s.spareErr
+	}
+	return st
+}
