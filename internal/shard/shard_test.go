@@ -53,7 +53,7 @@ func commit(t testing.TB, c *Core) Answers {
 func payload(log protocol.LogID, e protocol.Epoch, lsn protocol.LSN, size int) []byte {
 	b := fmt.Appendf(nil, "log %v epoch %d lsn %d ", log, e, lsn)
 	for len(b) < size {
-		b = append(b, byte(lsn), byte(e))
+		b = append(b, byte(lsn))
 	}
 	return b
 }
