@@ -114,6 +114,24 @@ func TestEveryFaultOnEveryStep(t *testing.T) {
 	}
 }
 
+// P1: after an unknown outcome and after a 412 comes a look, not another write.
+func TestLookBeforeActing(t *testing.T) {
+	for _, f := range []faulty.Fault{faulty.LostReply, faulty.HiddenRetry} {
+		w := newWorld(t, 1)
+		c := w.catalog(1)
+		known := mustCreate(t, c, "l")
+		before := c.Requests()
+		w.store.Add(faulty.Rule{Ops: faulty.PutIfMatch, Fault: f, Count: 1})
+		l, err := c.RaiseEpoch(t.Context(), "l", Raise{Nonce: c.Nonce(), Known: &known})
+		if err != nil || l.Record.Epoch != 1 {
+			t.Fatalf("fault %d: epoch %d, %v", f, l.Record.Epoch, err)
+		}
+		if got, want := c.Requests(), (Requests{before.Reads + 1, before.Lists, before.Creates, before.Swaps + 1}); got != want {
+			t.Fatalf("fault %d: requests %+v, want %+v: one write and one look", f, got, want)
+		}
+	}
+}
+
 // Reads are retried too.
 func TestReadsAreRetried(t *testing.T) {
 	w := newWorld(t, 1)

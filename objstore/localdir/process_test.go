@@ -1,3 +1,5 @@
+//go:build unix && !solaris && !illumos && !aix
+
 package localdir
 
 import (
