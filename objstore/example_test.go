@@ -32,9 +32,11 @@ func Example() {
 	fmt.Println("swap:", err)
 	_, err = s.Put(ctx, "register", []byte("owner=c nonce=5c1e"), nil, objstore.IfMatch(seen.ETag))
 	fmt.Println("second swap of one version refused:", errors.Is(err, objstore.ErrPrecondition))
+	fmt.Println("delete:", s.Delete(ctx, "register"))
 	// Output:
 	// create: <nil>
 	// read: <nil>
 	// swap: <nil>
 	// second swap of one version refused: true
+	// delete: <nil>
 }

@@ -1,6 +1,7 @@
 package memory_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/btrlog/btrlog/objstore"
@@ -20,6 +21,7 @@ func TestOpenNamed(t *testing.T) {
 	if _, err := a.Put(t.Context(), "k", []byte("v"), nil, objstore.IfAbsent()); err != nil {
 		t.Fatal(err)
 	}
+	defer a.Delete(context.Background(), "k") // the named store outlives the test
 	b, err := objstore.Open(t.Context(), "mem://named")
 	if err != nil {
 		t.Fatal(err)
