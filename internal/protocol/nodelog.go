@@ -12,7 +12,7 @@ type nodeLog struct {
 	promised  Epoch
 	activated Epoch
 	start     LSN
-	clsn      LSN
+	clsn      LSN // proves the copies held: told by writers of epochs that were activated here, see committed
 	archived  LSN
 	sealed    LSN // last LSN of a segment that was cut by age or close, under the activated epoch
 	dropped   LSN // everything at or below is gone locally (archived before)
@@ -162,7 +162,7 @@ type LogStatus struct {
 
 func (l *nodeLog) status() LogStatus {
 	top, _ := l.held.highest()
-	return LogStatus{l.id, l.settings, l.promised, l.activated, l.start, l.clsn, l.archived, l.dropped, top, l.deleted, l.damaged, l.lastAppend}
+	return LogStatus{l.id, l.settings, l.promised, l.activated, l.start, l.committed(), l.archived, l.dropped, top, l.deleted, l.damaged, l.lastAppend}
 }
 
 // raiseCLSN is the one place where a watermark rises; it never falls while the node runs (P9).
@@ -173,6 +173,12 @@ func (l *nodeLog) raiseCLSN(c LSN) bool {
 	l.clsn = c
 	return true
 }
+
+// committed is what the node says of how far the log is committed. It is not what it serves by: archived-through tells
+// that LSNs are committed, and nothing of whether the copies held here are the committed ones. A node that missed an epoch
+// may hold copies that are void without knowing it, and only the watermark of an epoch that it activated proves its
+// copies (H8, H9).
+func (l *nodeLog) committed() LSN { return max(l.clsn, l.archived) }
 
 func (l *nodeLog) damagedAbove(floor LSN) []Range {
 	var out []Range

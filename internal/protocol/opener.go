@@ -418,7 +418,7 @@ func (o *Opener) decide() {
 	o.history = history
 	o.stage = StageFetch
 	o.copyAt = o.b + 1
-	if !o.sameEnsemble() && !o.cfg.Rules.NoCopyToNewcomers {
+	if !o.holdsTail() && !o.cfg.Rules.NoCopyToNewcomers {
 		o.copyAt = o.archived + 1
 	}
 	if o.cfg.Rules.ActivateBeforeRecord {
@@ -472,4 +472,8 @@ func (o *Opener) answer(r *OpenReply, x LSN) (Epoch, Answer) {
 	return 0, Absent
 }
 
-func (o *Opener) sameEnsemble() bool { return o.cfg.Recorded.Equal(o.cfg.Target) }
+// holdsTail reports whether the target holds (archived-through, B] as safely as it must by being what it is: the recorded
+// nodes, and no higher write quorum. A higher one promises to survive more lost disks than the copies there can (S6).
+func (o *Opener) holdsTail() bool {
+	return o.cfg.Recorded.Equal(o.cfg.Target) && o.cfg.TargetQw <= o.cfg.Qw
+}

@@ -51,27 +51,25 @@ func (o *Opener) ask(from, to LSN, label Epoch, copying bool) {
 	if f == nil {
 		f = &fetchCall{tried: map[Incarnation]bool{}}
 	}
-	for round := 0; round < 2; round++ {
-		for i := range o.contacts {
-			c := &o.contacts[i]
-			if c.reply == nil || f.tried[c.member.Incarnation] {
-				continue
-			}
-			end, ok := heldUntil(c.reply.Held, from, label)
-			if !ok {
-				continue
-			}
-			o.req++
-			*f = fetchCall{from: from, to: min(to, end), label: label, inc: c.member.Incarnation, req: o.req, tried: f.tried, copying: copying}
-			o.fetching = f
-			o.out = append(o.out, OpenSend{c.member.Node, &Fetch{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Req: o.req, Incarnation: f.inc,
-				From: f.from, To: f.to, Label: label, MaxBytes: uint32(o.cfg.FetchBytes)}})
-			return
+	for i := range o.contacts {
+		c := &o.contacts[i]
+		if c.reply == nil || f.tried[c.member.Incarnation] {
+			continue
 		}
-		clear(f.tried) // all sources were asked: begin again with the first
+		end, ok := heldUntil(c.reply.Held, from, label)
+		if !ok {
+			continue
+		}
+		o.req++
+		*f = fetchCall{from: from, to: min(to, end), label: label, inc: c.member.Incarnation, req: o.req, tried: f.tried, copying: copying}
+		o.fetching = f
+		o.out = append(o.out, OpenSend{c.member.Node, &Fetch{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Req: o.req, Incarnation: f.inc,
+			From: f.from, To: f.to, Label: label, MaxBytes: uint32(o.cfg.FetchBytes)}})
+		return
 	}
+	// Every source was asked. The timer begins again with the first; a late answer to Open may bring another one before.
 	o.fetching = nil
-	o.missing = fmt.Sprintf("LSN %d@%d is held by no node that answered", from, label)
+	o.missing = fmt.Sprintf("LSN %d@%d is held by no node that answered, or cannot be read there", from, label)
 }
 
 // heldUntil reports whether held has x under label, and how far the extent goes.
@@ -115,7 +113,7 @@ func (o *Opener) onFetch(r *FetchReply) {
 		o.missing = fmt.Sprintf("LSN %d@%d cannot be read at the node that named it", f.from, f.label)
 		o.fetching = f
 		o.ask(f.from, f.to, f.label, f.copying)
-		return
+		return // not work(): with no source left it would ask the first again at the speed of the network
 	}
 	o.missing = ""
 	if f.copying {
@@ -186,6 +184,12 @@ func (o *Opener) addUnit(u unit) *unit {
 // copyBelow is the second half of P6: when the ensemble or an incarnation changes, every LSN in (archived-through, B] is
 // copied under the label it has. It reports whether all of them are read; repairComplete says when they are stored.
 func (o *Opener) copyBelow() bool {
+	// An answer that came late may know more of the archive than those that decided.
+	for i := range o.contacts {
+		if c := &o.contacts[i]; o.knows(c) && !o.cfg.Rules.NoCopyToNewcomers {
+			o.copyAt = max(o.copyAt, min(c.reply.ArchivedThrough, o.b)+1)
+		}
+	}
 	for o.copyAt <= o.b {
 		if o.fetching != nil || o.unitsInFlight() >= maxUnitsInFlight {
 			return false

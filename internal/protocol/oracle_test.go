@@ -72,8 +72,8 @@ func (o *oracle) openDone(w *world, c *client, op *Opener) {
 	if cfg.B > o.high {
 		o.violate("open of %s at epoch %d: B=%d but only %d is committed", c.name, cfg.Epoch, cfg.B, o.high)
 	}
-	if cfg.Tail < o.high {
-		o.violate("S1: open of %s at epoch %d: T=%d cuts committed LSN %d", c.name, cfg.Epoch, cfg.Tail, o.high)
+	if cfg.Tail < c.highAtCAS {
+		o.violate("S1: open of %s at epoch %d: T=%d cuts committed LSN %d", c.name, cfg.Epoch, cfg.Tail, c.highAtCAS)
 	}
 	for i, rec := range op.fetched {
 		if rec.LSN != cfg.Start+LSN(i) {

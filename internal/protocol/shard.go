@@ -3,6 +3,7 @@ package protocol
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 )
 
@@ -55,7 +56,8 @@ type ReplyOut struct {
 }
 
 // Out collects what the steps of one batch ask for. The driver makes all of Records, State and Trims durable in one
-// atomic commit and only then sends Acks and Replies. Reversed, an acknowledged record or a promise could be lost with
+// atomic commit, Trims before Records, and only then sends Acks and Replies. (A copy may come back under a label that an
+// activation of the same batch emptied; trimmed last, it would be gone and yet called present.) Reversed, an acknowledged record or a promise could be lost with
 // the power, and with it P2 and P14. Memory logs are the exception that their options name: see NeedForce.
 type Out struct {
 	Records []RecordWrite
@@ -120,6 +122,9 @@ func (s *Shard) RestoreRecord(log LogID, label Epoch, lsn LSN, value []byte, now
 		return fmt.Errorf("log %s: record %d@%d without a state value", log, lsn, label)
 	}
 	st, err := DecodeStored(lsn, label, value)
+	if err != nil && (lsn <= l.dropped || l.history.Void(label, lsn)) {
+		return nil // it was not wanted any more
+	}
 	if err != nil {
 		// The record was there and cannot be understood: unknown, never absent (P3, R4).
 		s.RestoreDamage(log, Range{lsn, lsn})
@@ -141,30 +146,37 @@ func (s *Shard) RestoreRecord(log LogID, label Epoch, lsn LSN, value []byte, now
 	return nil
 }
 
-// RestoreDamage notes LSNs of which this node once held something that it cannot read any more: it answers unknown. When
-// the list is full its last range grows over the gap: unknown may be said of too much, absent never of what was there.
+// RestoreDamage notes LSNs of which this node once held something that it cannot read any more: it answers unknown. The
+// list is ascending and disjoint, so that the same damage found at every start is one entry. When it is full the range
+// grows over the gap to its neighbour: unknown may be said of too much, absent never of what was there.
 func (s *Shard) RestoreDamage(log LogID, r Range) {
 	l := s.logs[log]
-	if l == nil {
+	if l == nil || r.From > r.To {
 		return
 	}
-	if n := len(l.damaged); n > 0 {
-		last := &l.damaged[n-1]
-		if n == MaxExtents || (r.From <= last.To+1 && r.To+1 >= last.From) {
-			last.From, last.To = min(last.From, r.From), max(last.To, r.To)
-			return
-		}
+	d := l.damaged
+	i := sort.Search(len(d), func(i int) bool { return d[i].To+1 >= r.From })
+	if i < len(d) && d[i].From > r.To+1 && len(d) == MaxExtents {
+		d[i].From = r.From
+		return
 	}
-	l.damaged = append(l.damaged, r)
+	if i == len(d) && len(d) == MaxExtents {
+		d[i-1].To = r.To
+		return
+	}
+	j := i
+	for ; j < len(d) && d[j].From <= r.To+1; j++ {
+		r.From, r.To = min(r.From, d[j].From), max(r.To, d[j].To)
+	}
+	l.damaged = slices.Replace(d, i, j, r)
 }
 
-// RestoreDone ends the restore of a log: the watermark is at least start − 1 and archived-through (P9).
+// RestoreDone ends the restore of a log: the watermark is at least start − 1 (P9).
 func (s *Shard) RestoreDone(log LogID) {
 	if l := s.logs[log]; l != nil {
 		if l.start > 0 {
 			l.raiseCLSN(l.start - 1)
 		}
-		l.raiseCLSN(l.archived)
 		l.lastAppend = l.oldest
 	}
 }
@@ -246,7 +258,7 @@ func (s *Shard) markLazily(l *nodeLog, out *Out) {
 func (s *Shard) ack(to Peer, l *nodeLog, a Ack, out *Out) {
 	a.Incarnation = s.inc
 	if l != nil {
-		a.Promised, a.Activated, a.CLSN = l.promised, l.activated, l.clsn
+		a.Promised, a.Activated, a.CLSN = l.promised, l.activated, l.committed()
 	}
 	out.Acks = append(out.Acks, AckOut{to, a})
 }
@@ -275,7 +287,7 @@ func (s *Shard) open(from Peer, m *Open, out *Out) {
 			}
 			s.mark(l, out)
 		}
-		r.Activated, r.Start, r.CLSN, r.ArchivedThrough = l.activated, l.start, l.clsn, l.archived
+		r.Activated, r.Start, r.CLSN, r.ArchivedThrough = l.activated, l.start, l.committed(), l.archived
 		r.Held, r.Through = l.held.extents(l.archived, MaxExtents)
 		r.Damaged = l.damagedAbove(l.archived)
 	}
@@ -325,8 +337,10 @@ func (s *Shard) append(now Time, from Peer, m *Append, out *Out) {
 		return
 	}
 	raised := m.Kind == AppendNormal && l.raiseCLSN(m.CLSN)
-	if !s.store(now, l, m, stamp, out) && raised {
-		s.markLazily(l, out) // no new record carries the stamp, and the acknowledgement names the watermark as durable
+	if last := s.store(now, l, m, stamp, out); raised && last <= m.CLSN {
+		// No new record carries the stamp, for a head has room only for one below its LSN, and the acknowledgement names
+		// the watermark as durable.
+		s.markLazily(l, out)
 	}
 	s.ack(from, l, a, out)
 }
@@ -371,8 +385,8 @@ func (s *Shard) admit(l *nodeLog, m *Append) Status {
 }
 
 // store writes the records of an admitted append that are not held yet. A record that is held already is durable, or is
-// in this very batch, so its acknowledgement is true either way.
-func (s *Shard) store(now Time, l *nodeLog, m *Append, stamp LSN, out *Out) (wrote bool) {
+// in this very batch, so its acknowledgement is true either way. It returns the highest LSN written, or zero.
+func (s *Shard) store(now Time, l *nodeLog, m *Append, stamp LSN, out *Out) (last LSN) {
 	runs := l.held.ensure(m.Label)
 	off, rest := m.SegOff, m.Block
 	for i := range m.Count {
@@ -386,11 +400,11 @@ func (s *Shard) store(now Time, l *nodeLog, m *Append, stamp LSN, out *Out) (wro
 			from := len(out.heads)
 			out.heads = appendStoredHead(out.heads, lsn, m.SegStart, off, stamp, more)
 			out.Records = append(out.Records, RecordWrite{l.id, m.Label, lsn, out.heads[from:len(out.heads):len(out.heads)], data})
-			wrote = true
+			last = lsn
 		}
 		off += uint64(size)
 	}
-	if wrote {
+	if last != 0 {
 		l.lastAppend = now
 		if l.oldest == 0 {
 			l.oldest = now
@@ -402,7 +416,7 @@ func (s *Shard) store(now Time, l *nodeLog, m *Append, stamp LSN, out *Out) (wro
 	if len(runs.runs) == 0 {
 		l.held.dropThrough(0) // no label without runs stays in the index
 	}
-	return wrote
+	return last
 }
 
 // activate is P7: durable, void by P8, seal, raise the watermark, in one step.
@@ -412,7 +426,7 @@ func (s *Shard) activate(from Peer, m *Activate, out *Out) {
 	switch {
 	case m.Incarnation != s.inc:
 		a.Status = StatusWrongIncarnation
-	case m.Log == 0 || m.Epoch == 0 || m.Start == 0 || m.B+1 != m.Start || m.History.Validate() != nil ||
+	case m.Log == 0 || m.Epoch == 0 || m.Start == 0 || m.B+1 != m.Start || len(m.History) > MaxHistory || m.History.Validate() != nil ||
 		m.History.Last() != (HistoryEntry{m.Epoch, m.Start}) || len(m.Settings.Name) > MaxNameBytes || len(m.Settings.Peers) > MaxEnsemble:
 		a.Status = StatusBad
 	case l != nil && m.Epoch < l.promised:

@@ -140,8 +140,7 @@ func (s *Shard) Archived(now Time, log LogID, objects []ArchivedObject, out *Out
 		}
 	}
 	if a > l.archived {
-		l.archived = a
-		l.raiseCLSN(a)
+		l.archived = a // and not the watermark: see committed
 		kept := l.damaged[:0]
 		for _, d := range l.damaged {
 			if d.To > a {
@@ -175,7 +174,7 @@ func (s *Shard) release(l *nodeLog, window bool, out *Out) {
 		through = l.clsn
 	}
 	if w := LSN(l.settings.Window); !window {
-		if edge := max(top, l.clsn); edge <= w {
+		if edge := max(top, l.committed()); edge <= w {
 			return
 		} else {
 			through = min(through, edge-w)

@@ -53,17 +53,20 @@ type object struct {
 }
 
 type client struct {
-	name    string
-	opener  *Opener
-	writer  *Writer
-	epoch   Epoch
-	given   map[LSN]string
-	acked   LSN
-	dead    bool
-	holdCAS bool
-	install *Install
-	opened  int // completed opens
-	lastErr error
+	name             string
+	opener           *Opener
+	writer           *Writer
+	epoch            Epoch
+	given            map[LSN]string
+	acked            LSN
+	dead             bool
+	holdCAS          bool
+	install          *Install
+	opened, reopened int // completed opens, and those of a live writer
+	lastErr          error
+	// highAtCAS is what was committed when this client's compare-and-swap took effect, which is where its open takes
+	// place: a later token may have moved on before the last Activate is acknowledged.
+	highAtCAS LSN
 }
 
 type world struct {
@@ -356,6 +359,9 @@ func (w *world) open(c *client, target Ensemble, qw int) error {
 		return err
 	}
 	c.opener = o
+	if c.writer != nil {
+		c.writer.TokenTaken(c.epoch)
+	}
 	o.Start(w.now)
 	w.pump(c)
 	return nil
@@ -373,6 +379,7 @@ func (w *world) cas(c *client) {
 	} else {
 		w.reg.ensemble, w.reg.history = i.Ensemble, i.History
 		w.reg.qw = c.opener.cfg.TargetQw
+		c.highAtCAS = w.oracle.high
 		if err := w.reg.history.Validate(); err != nil {
 			w.oracle.violate("record: %v", err)
 		}
@@ -445,6 +452,8 @@ func (w *world) openDone(c *client, o *Opener) {
 	if c.writer != nil {
 		if err = c.writer.Reopened(w.now, cfg); err != nil {
 			w.event("%s: re-open refused: %v", c.name, err)
+		} else {
+			c.reopened++
 		}
 	} else {
 		c.writer, err = NewWriter(cfg, w.now)

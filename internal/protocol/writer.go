@@ -124,7 +124,8 @@ type Writer struct {
 	srtt   Time
 	lastAt Time // last append
 	err    error
-	check  bool // the driver must read the log's record and call RecordSeen
+	token  Epoch // the last token that this client took: the writer's own, or that of a re-open under way
+	check  bool  // the driver must read the log's record and call RecordSeen
 
 	outbox []Send // what to send now; the driver empties it with TakeSends
 }
@@ -136,7 +137,7 @@ func NewWriter(cfg WriterConfig, now Time) (*Writer, error) {
 	if err := checkWriterConfig(&cfg); err != nil {
 		return nil, err
 	}
-	w := &Writer{cfg: cfg, next: cfg.Tail + 1, low: cfg.Tail + 1, clsn: cfg.Tail, segStart: cfg.SegStart, segOff: cfg.SegOff, lastAt: now,
+	w := &Writer{cfg: cfg, next: cfg.Tail + 1, low: cfg.Tail + 1, clsn: cfg.Tail, token: cfg.Epoch, segStart: cfg.SegStart, segOff: cfg.SegOff, lastAt: now,
 		ring: make([]slot, 16)}
 	if w.segOff > 0 {
 		w.segSince = now
@@ -202,8 +203,8 @@ func (w *Writer) RecordSeen(e Epoch, deleted bool) {
 	case w.err != nil:
 	case deleted:
 		w.err = ErrDeleted
-	case e > w.cfg.Epoch:
-		w.err = fmt.Errorf("%w: the log's record shows epoch %d, this writer has %d", ErrFenced, e, w.cfg.Epoch)
+	case e > w.token:
+		w.err = fmt.Errorf("%w: the log's record shows epoch %d, this writer has %d", ErrFenced, e, w.token)
 	}
 }
 
@@ -354,7 +355,13 @@ func (w *Writer) joins(p, s Send) bool {
 }
 
 // Fill builds the message of an append send. The block is appended to buf and returned inside m; the caller owns both.
+// Fill comes before the next call of any other method: an acknowledgement may let the ring forget what a send names, and
+// another record take its slot. Fill then leaves m empty (Count 0), which must not be sent; the timer looks at the rest.
 func (w *Writer) Fill(s Send, m *Append, buf []byte) []byte {
+	if s.From < w.low || s.To >= w.next {
+		*m = Append{}
+		return buf
+	}
 	first := w.slot(s.From)
 	from := len(buf)
 	for x := s.From; x <= s.To; x++ {
@@ -425,7 +432,7 @@ func (w *Writer) HandleAck(now Time, a *Ack) {
 		n.promised = max(n.promised, a.Promised)
 		if n.refuses != StatusFenced {
 			n.refuses = StatusFenced
-			w.check = true
+			w.check = n.promised > w.token // our own re-open fences us too, and that is not news
 		}
 		w.checkReach()
 	case StatusDeleted:
@@ -442,8 +449,8 @@ func (w *Writer) HandleAck(now Time, a *Ack) {
 func (w *Writer) checkReach() {
 	reach := 0
 	for i := range w.nodes {
-		if w.nodes[i].refuses == StatusOK {
-			reach++
+		if n := &w.nodes[i]; n.refuses == StatusOK || n.refuses == StatusFenced && n.promised <= w.token {
+			reach++ // fenced by our own re-open is not lost: Reopened goes on with what was given out
 		}
 	}
 	if reach < w.cfg.Qw {

@@ -1,5 +1,10 @@
 package protocol
 
+import (
+	"errors"
+	"fmt"
+)
+
 // never is a time that no clock reaches.
 const never Time = 1<<63 - 1
 
@@ -147,14 +152,37 @@ func (w *Writer) resend(now Time, i int) {
 	w.backoff(n, now)
 }
 
+// TokenTaken tells a live writer that its own client raised the log's token to e, for a re-open. The token must follow the
+// last one that this client held: a number in between was another client's, who may have written under LSNs that this
+// writer gave out. Re-opening over that would report the other's records as committed under our LSNs (P10), and neither
+// the tail nor the history can tell: entries of equal start are one. So the writer is lost, and says so.
+func (w *Writer) TokenTaken(e Epoch) error {
+	if w.err == nil && e != w.token+1 {
+		w.err = fmt.Errorf("%w: the log's record went from epoch %d, which this writer held, to %d", ErrFenced, w.token, e)
+	}
+	if w.err == nil {
+		w.token = e
+	}
+	return w.err
+}
+
 // Reopened moves a live writer to a new epoch of its own (P11): what was given out above the recovered tail is sent
-// again, same LSN and bytes, before anything new (P10, X7).
+// again, same LSN and bytes, before anything new (P10, X7). TokenTaken comes first, once for every token, also of a
+// re-open that failed; a single one may be left out.
 func (w *Writer) Reopened(now Time, cfg WriterConfig) error {
 	if err := checkWriterConfig(&cfg); err != nil {
 		return err
 	}
-	if cfg.Log != w.cfg.Log || cfg.Epoch <= w.cfg.Epoch || cfg.Tail >= w.next || cfg.Tail < w.clsn {
-		w.err = ErrFenced // someone else wrote in between, or the open was not of this log
+	if w.err != nil && !errors.Is(w.err, ErrQuorumLost) {
+		return w.err // a writer that has lost stops
+	}
+	if cfg.Epoch != w.token || cfg.Epoch == w.cfg.Epoch {
+		if err := w.TokenTaken(cfg.Epoch); err != nil {
+			return err
+		}
+	}
+	if cfg.Log != w.cfg.Log || cfg.Tail >= w.next || cfg.Tail < w.clsn {
+		w.err = fmt.Errorf("%w: the open at epoch %d found tail %d, this writer has given out %d to %d", ErrFenced, cfg.Epoch, cfg.Tail, w.clsn+1, w.next-1)
 		return w.err
 	}
 	if cfg.Tail+1 < w.low {

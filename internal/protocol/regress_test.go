@@ -1,0 +1,269 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// One test for every fault that was found in the machines; each failed before its fix. Those that the scripts or the
+// simulation show best live there.
+
+// newScript runs commands and returns the script, with the test failed on any violation.
+func newScript(t *testing.T, cmds ...string) *script {
+	t.Helper()
+	s := &script{w: newWorld()}
+	s.do(t, cmds...)
+	return s
+}
+
+func (s *script) do(t *testing.T, cmds ...string) string {
+	t.Helper()
+	out := ""
+	for _, c := range cmds {
+		out += s.command(c) + "\n"
+	}
+	for _, b := range s.w.oracle.bad {
+		t.Error(b)
+	}
+	return out
+}
+
+// A node that learns from the archive that LSN 1 is committed must not serve its own stale copy of it as committed: it
+// missed the epoch that voids the copy, as in H8 and H9, with the archive in the watermark's part.
+func TestArchiveIsNoWatermarkForStaleCopies(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		s := newScript(t, "nodes a b c", "open w1", "run", "cut w1->a w1->b", "append w1 y", "run", // y@1 on c only
+			"cut w2->c", "open w2", "run 100ms", "append w2 z", "run 100ms", "flush a", "look c")
+		if restart {
+			s.do(t, "crash c", "restart c")
+		}
+		if l, _ := s.w.node("c").shard.Log(testLog); l.ArchivedThrough != 1 {
+			t.Fatalf("c has archived-through %d, want 1: the scenario is not what it says", l.ArchivedThrough)
+		}
+		if got := s.do(t, "read c 1-1"); strings.Contains(got, "=y") {
+			t.Errorf("restart %v: %s", restart, got)
+		}
+		r := s.w.hotRead(s.w.node("c"), 1, 1)
+		if r.CLSN != 1 || r.ArchivedThrough != 1 {
+			t.Errorf("restart %v: c reports cLSN %d, archived-through %d, want 1 and 1", restart, r.CLSN, r.ArchivedThrough)
+		}
+	}
+}
+
+// A watermark that an acknowledgement calls durable survives a restart, also when it came with a record at or below it,
+// whose stored head has no room for it (R10, Ack.CLSN).
+func TestAcknowledgedWatermarkIsDurable(t *testing.T) {
+	s := newScript(t, "nodes a b c", "open w1", "run", "hold w1->c append 1", "append w1 x y z", "run", "append w1 v", "run", "drop ->c 1")
+	c := s.w.node("c")
+	var out Out
+	inc := c.inc
+	// The writer sends LSN 1 again, with the watermark it has by now.
+	m := &Append{Log: testLog, Epoch: 1, Label: 1, Incarnation: inc, First: 1, Count: 1, SegStart: 1, CLSN: 4, Block: AppendRecord(nil, []byte("x"), false)}
+	c.shard.Step(0, 0, m, &out)
+	if a := out.Acks[0].Ack; a.Status != StatusOK || a.CLSN != 4 {
+		t.Fatalf("ack %+v", a)
+	}
+	s.w.out = out
+	s.w.commit(c)
+	s.do(t, "crash c", "restart c")
+	if l, _ := c.shard.Log(testLog); l.CLSN != 4 {
+		t.Errorf("cLSN after the restart is %d, the acknowledgement said 4", l.CLSN)
+	}
+}
+
+// A source that falls silent after it answered Open is not asked for ever: another one has the record.
+func TestRecoveryReadTriesAnotherSource(t *testing.T) {
+	s := newScript(t, "nodes a b c", "open w1", "run", "cut w1->c", "append w1 x", "run", "kill w1", "cut w2->c")
+	s.do(t, "open w2", "deliver w2->a open", "deliver w2->b open", "deliver a->w2 open-reply", "deliver b->w2 open-reply", "crash a")
+	s.do(t, "heal w2->c", "run 2s")
+	if c := s.w.client("w2"); c.writer == nil {
+		t.Errorf("the open does not complete: %s", s.w.status())
+	}
+}
+
+// A record that its only holder cannot read is asked for at the pace of the timer, not of the network.
+func TestDamagedSourceIsNotAskedInALoop(t *testing.T) {
+	s := newScript(t, "nodes a b c", "open w1", "run", "cut w1->b w1->c", "append w1 x", "run", "kill w1", "unread a 1@1", "cut w2->c", "open w2", "run")
+	sent := s.w.nextPkt
+	s.w.run(1000 * Millisecond)
+	if n := s.w.nextPkt - sent; n > 60 {
+		t.Errorf("%d messages in a second of waiting", n)
+	}
+	if c := s.w.client("w2"); c.opener == nil || !strings.Contains(c.opener.lacks(), "LSN 1@1") {
+		t.Errorf("the open should wait and name LSN 1: %s", s.w.status())
+	}
+}
+
+// A block of tiny records is bounded by its count too, in copies as in repairs; a node refuses more for good.
+func TestCopyUnitsAreBoundedInRecords(t *testing.T) {
+	w := newWorld()
+	w.settings.Window, w.block = MaxWindow, 60<<10
+	for _, n := range []string{"a", "b", "c", "d"} {
+		w.addNode(n)
+	}
+	w.reg.ensemble, w.reg.qw = w.members("a", "b", "c"), 2
+	c1 := &client{name: "w1", given: map[LSN]string{}}
+	c2 := &client{name: "w2", given: map[LSN]string{}}
+	w.clients = append(w.clients, c1, c2)
+	w.open(c1, nil, 0)
+	w.run(0)
+	for range 3 * MaxBatchRecords {
+		if _, err := w.append(c1, ""); err != nil {
+			t.Fatal(err)
+		}
+		w.run(0)
+	}
+	w.run(100 * Millisecond)
+	c1.dead = true
+	w.open(c2, w.members("a", "b", "d"), 2)
+	for i := range w.clients {
+		if o := w.clients[i].opener; o != nil {
+			o.cfg.FetchBytes = 1 << 20
+		}
+	}
+	w.run(4000 * Millisecond)
+	if c2.writer == nil || len(w.oracle.bad) > 0 {
+		t.Fatalf("%v %v\n%s", c2.lastErr, w.oracle.bad, w.status())
+	}
+}
+
+// More damage than a reply can list is still damage: unknown, never absent (P3).
+func TestDamageBeyondTheListIsUnknown(t *testing.T) {
+	s := newScript(t, "nodes a b c", "open w1", "run", "append w1 x", "run", "crash a", "restart a")
+	a := s.w.node("a")
+	const n = MaxExtents + 100
+	for round := range 2 { // the same damage is found again at each start
+		for i := LSN(0); i < n; i++ {
+			a.shard.RestoreDamage(testLog, Range{2 + 2*i, 2 + 2*i})
+		}
+		if got := len(a.shard.logs[testLog].damaged); got > MaxExtents {
+			t.Fatalf("round %d: %d ranges", round, got)
+		}
+	}
+	var out Out
+	a.shard.Step(0, 0, &Open{Log: testLog, Epoch: 9}, &out)
+	r := out.Replies[0].Msg.(*OpenReply)
+	o := &Opener{cfg: OpenerConfig{Log: testLog}}
+	for i := LSN(0); i < n; i++ {
+		if _, got := o.answer(r, 2+2*i); got != Unknown {
+			t.Fatalf("LSN %d is damaged and called %s", 2+2*i, got)
+		}
+	}
+}
+
+// The same damage found at every start is noted once.
+func TestDamageIsNotedOnce(t *testing.T) {
+	s := newScript(t, "nodes a b c", "open w1", "run", "append w1 x y z v", "run", "damage a 2@1", "damage a 4@1")
+	for range 3 {
+		s.do(t, "crash a", "restart a")
+		s.w.out.Reset() // the state value is written once more, damage included
+		a := s.w.node("a")
+		a.shard.mark(a.shard.logs[testLog], &s.w.out)
+		s.w.commit(a)
+	}
+	if got := s.w.node("a").shard.logs[testLog].damaged; len(got) != 2 {
+		t.Errorf("damaged %v after three restarts, want two ranges", got)
+	}
+}
+
+// A copy that is void was never wanted again: its damage is no reason to call the LSN unknown.
+func TestDamageOfAVoidCopyDoesNotMatter(t *testing.T) {
+	s := newScript(t, "nodes a b c", "open w1", "run", "cut w1->a w1->b", "append w1 y", "run", "kill w1")
+	c := s.w.node("c")
+	old := c.recs[recKey{1, 1}]
+	s.do(t, "cut w2->c", "open w2", "run 100ms", "heal w2->c", "append w2 z", "run 1s")
+	c.recs[recKey{1, 1}] = append([]byte{0}, old...) // the trim left it, and it rotted
+	s.do(t, "crash c", "restart c")
+	if got := c.shard.logs[testLog].damaged; len(got) != 0 {
+		t.Errorf("damaged %v for a void copy", got)
+	}
+}
+
+// Raising the write quorum of the same nodes puts the committed tail on as many nodes as the new quorum promises (P6, S6).
+func TestRaisedWriteQuorumCopiesTheTail(t *testing.T) {
+	s := newScript(t, "nodes a b c", "open w1", "run", "cut w1->c", "append w1 x", "run 100ms", "kill w1", "open w2 a b c qw=3", "run 1s")
+	if s.w.client("w2").writer == nil {
+		t.Fatal(s.w.status())
+	}
+	if n := s.w.copies(1, "x"); n < 3 {
+		t.Errorf("LSN 1 is on %d nodes with write quorum 3: two lost disks lose it", n)
+	}
+}
+
+// A history that could not be read back at the next start must not be stored.
+func TestActivateRefusesTooLongHistory(t *testing.T) {
+	s := NewShard(1, Rules{})
+	h := make(History, MaxHistory+1)
+	for i := range h {
+		h[i] = HistoryEntry{Epoch(i + 1), LSN(i + 1)}
+	}
+	var out Out
+	s.Step(0, 0, &Activate{Log: testLog, Epoch: h.Last().Epoch, Incarnation: 1, Start: h.Last().Start, B: h.Last().Start - 1, History: h}, &out)
+	if got := out.Acks[0].Ack.Status; got != StatusBad {
+		t.Errorf("status %s", got)
+	}
+}
+
+// A node that answers late and knows more of the archive spares the open what it cannot find.
+func TestLateAnswerRaisesArchivedThrough(t *testing.T) {
+	s := newScript(t, "nodes a b c d e qw=3", "node f", "set window=1", "open w1", "run", "cut w1->d w1->e", "append w1 x", "run", "append w1 y", "run",
+		"run 100ms", "kill w1", "flush b", "look b", "look c", "idle b", "idle c",
+		"cut w2->b w2->c", "hold w2-> fetch", "open w2 b c d e f", "run", "crash a", "release w2-> fetch", "heal w2->b w2->c", "run 2s")
+	if s.w.client("w2").writer == nil {
+		t.Errorf("all of the tail is archived and the open waits: %s", s.w.status())
+	}
+}
+
+// A live re-open while another client held the log in between would take the other's records for its own (P10).
+func TestReopenAfterForeignEpochStops(t *testing.T) {
+	s := newScript(t, "nodes a b c", "open w1", "run", "cut w1->b w1->c", "append w1 x1 x2", "run", // given out, on a only
+		"cut w2->a", "open w2", "run 100ms", "append w2 y1", "run 100ms", "kill w2", "heal w1->b w1->c", "open w1", "run 3s")
+	w1 := s.w.client("w1")
+	if !errors.Is(w1.writer.Err(), ErrFenced) {
+		t.Errorf("w1: %v", w1.writer.Err())
+	}
+	if got := s.w.oracle.committed[1]; got != "y1" {
+		t.Errorf("LSN 1 is %q", got)
+	}
+}
+
+// A live re-open fences the writer's own appends in flight; that is not the loss of the log (P10, P11).
+func TestOwnReopenIsNotALoss(t *testing.T) {
+	s := newScript(t, "nodes a b c d", "open w1", "run", "append w1 x y", "hold append", "run", "open w1 a b d", "run", "append w1 z", "release append", "run 2s")
+	c := s.w.client("w1")
+	if c.writer.Err() != nil || c.writer.Committed() != 3 || c.reopened != 1 {
+		t.Errorf("%v, committed %d, re-opened %d times\n%s", c.writer.Err(), c.writer.Committed(), c.reopened, s.w.status())
+	}
+	for x, want := range []string{1: "x", 2: "y", 3: "z"} {
+		if x > 0 && s.w.oracle.committed[LSN(x)] != want {
+			t.Errorf("LSN %d is %q, want %q", x, s.w.oracle.committed[LSN(x)], want)
+		}
+	}
+}
+
+// Fill after an acknowledgement has let the ring forget the send must not put other bytes under its LSN.
+func TestFillOfAForgottenSendIsRefused(t *testing.T) {
+	e := Ensemble{{Node: "a", Incarnation: 1}}
+	w, err := NewWriter(WriterConfig{Log: testLog, Epoch: 1, Start: 1, Ensemble: e, Qw: 1, Settings: Settings{Window: 4, SegmentBytes: MinSegmentBytes}, Retain: 1}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var late []Send
+	for i := LSN(1); i <= 64; i++ {
+		if _, err := w.Append(0, []byte(fmt.Sprint("r", i))); err != nil {
+			t.Fatal(err)
+		}
+		sends := w.TakeSends(nil)
+		if i == 1 {
+			late = append(late, sends...)
+		}
+		w.HandleAck(0, &Ack{Log: testLog, Epoch: 1, Incarnation: 1, Kind: AckAppend, First: i, Last: i})
+	}
+	var m Append
+	w.Fill(late[0], &m, nil)
+	if data, _, _, err := NextRecord(m.Block); m.Count != 0 && (err != nil || string(data) != "r1") {
+		t.Errorf("LSN %d is sent as %q", m.First, data)
+	}
+}
