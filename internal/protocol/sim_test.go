@@ -29,10 +29,12 @@ type sim struct {
 	crashes, wipes     int // budget left
 	batches, archiving bool
 	bias               int // per cent of deliveries taken in order
+	// blocked: the node hears nothing from this client for a while, and then all of it, late.
+	blocked map[string]string
 }
 
 func newSim(seed uint64, rules Rules) *sim {
-	s := &sim{world: newWorld(), rng: rand.New(rand.NewPCG(seed, 0x62747231))}
+	s := &sim{world: newWorld(), blocked: map[string]string{}, rng: rand.New(rand.NewPCG(seed, 0x62747231))}
 	s.rules = rules
 	shapes := [][2]int{{3, 2}, {3, 2}, {3, 2}, {4, 3}, {5, 3}, {3, 3}, {4, 2}, {2, 2}}
 	sh := shapes[s.rng.IntN(len(shapes))]
@@ -156,6 +158,9 @@ func (s *sim) stepNet() {
 		i = s.rng.IntN(len(s.net))
 	}
 	p := s.net[i]
+	if s.blocked[p.to] == p.from {
+		return // late, not lost
+	}
 	switch r := s.rng.IntN(100); {
 	case r < s.drop:
 		s.remove(p)
@@ -173,6 +178,14 @@ func (s *sim) stepNet() {
 			s.say("crash %s before its commit", p.to)
 		}
 		s.deliver(p, crash)
+		// What may change what a node serves is looked at at once: the wrong record is often there for a moment only.
+		n := s.node(p.to)
+		switch p.msg.(type) {
+		case *Watermark, *Activate, *Append:
+			if n != nil && n.shard != nil && s.rng.IntN(4) == 0 {
+				s.hotRead(n, 1, s.oracle.high+10)
+			}
+		}
 	}
 	if len(s.net) > 400 {
 		s.net = s.net[len(s.net)-400:]
@@ -230,7 +243,13 @@ func (s *sim) step() {
 			s.wipe(n)
 			s.checkDurable("wipe of " + n.name)
 		}
-	case r < 950:
+	case r < 938:
+		if n, c := s.randomNode(), s.randomClient(); c != nil && s.blocked[n.name] == "" {
+			s.blocked[n.name] = c.name
+		} else {
+			delete(s.blocked, n.name)
+		}
+	case r < 954:
 		s.archiveStep()
 	case r < 975:
 		if n := s.randomNode(); n.shard != nil {
