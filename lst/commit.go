@@ -211,9 +211,11 @@ func (s *Store) pad(p *pending) {
 const linkRoom = frameHeadBytes + 64
 
 func (s *Store) takePending(room int) *pending {
-	p := &pending{}
+	var p *pending
 	if k := len(s.pool); k > 0 {
 		p, s.pool = s.pool[k-1], s.pool[:k-1]
+	} else {
+		p = new(pending)
 	}
 	size := int(alignUp(int64(room+linkRoom), bufferAlign)) + 65536
 	if s.active.head.block <= bufferAlign {
@@ -251,13 +253,17 @@ func (s *Store) makeRoom(need int64, records bool) error {
 			return nil
 		}
 	}
-	return s.roll()
+	s.roll()
+	if want > s.room() {
+		return s.makeRoom(need, records) // behind a tear on a full disk it may be a small one
+	}
+	return nil
 }
 
 // reserve is the room kept for freeing space: the size of a base snapshot and
 // a part of the segment.
 func (s *Store) reserve() int64 {
-	return min(s.opt.SegmentBytes/2, s.opt.SegmentBytes/8+2*s.snap.baseBytes)
+	return min(s.opt.SegmentBytes/2, max(s.opt.SegmentBytes/8, 12<<10)+2*s.snap.baseBytes)
 }
 
 // waitSpare waits for one attempt to preallocate the next segment.
@@ -299,9 +305,12 @@ func (s *Store) waitSpare() error {
 // roll makes the spare segment the active one. Writes to the old one may still
 // be in flight: the claim in the link frame says up to where it was durable, so
 // recovery can tell a torn end from damage (L22).
-func (s *Store) roll() error {
+func (s *Store) roll() {
 	old := s.active
 	s.linkPrev = mkpos(old.head.number, s.nextOff)
+	if s.cutEnd != 0 {
+		s.linkPrev, s.cutEnd = s.cutEnd, 0
+	}
 	s.active, s.spare = s.spare, nil
 	s.nextOff = int64(s.active.head.dataStart)
 	s.fresh = true
@@ -312,7 +321,6 @@ func (s *Store) roll() error {
 	} else {
 		s.kick()
 	}
-	return nil
 }
 
 func (s *Store) appendLink(b []byte) []byte {

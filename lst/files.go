@@ -240,7 +240,8 @@ func (x *index) readRecord(id StreamID, seq uint64, s slot, dst []byte) ([]byte,
 	// Room for the checksum in front of the payload; it is moved away below.
 	dst = grow(dst, n+recordCRCBytes)
 	raw := dst[start : start+n+recordCRCBytes]
-	if !x.cache.read(raw, s.at-recordCRCBytes) {
+	// Without the header there is no salt: the file read brings it.
+	if f.header.Load() == nil || !x.cache.read(raw, s.at-recordCRCBytes) {
 		if err := x.files.read(raw, s.at-recordCRCBytes); err != nil {
 			return dst[:start], err
 		}

@@ -32,7 +32,7 @@ const (
 	segmentSuffix   = ".lst"
 	segmentNameHex  = 8
 	lockName        = "LOCK"
-	minSegmentBytes = 16 << 10
+	minSegmentBytes = 32 << 10
 	maxSegmentBytes = 1<<32 - 4096
 )
 
@@ -84,12 +84,16 @@ type segHeader struct {
 	dataStart uint32
 	size      uint32 // bytes preallocated
 	createdMS int64
+	flags     uint8
 }
+
+// flagZeroed marks a segment that was zero-filled when it was made (Direct mode).
+const flagZeroed = 1
 
 func (h *segHeader) encode() []byte {
 	b := make([]byte, headerBytes)
 	copy(b, segmentMagic[:])
-	b[8] = formatVersion
+	b[8], b[9] = formatVersion, h.flags
 	copy(b[12:], h.storeID[:])
 	binary.LittleEndian.PutUint32(b[28:], h.number)
 	binary.LittleEndian.PutUint32(b[32:], h.salt)
@@ -112,6 +116,7 @@ func decodeHeader(b []byte, number uint32) (h segHeader, reason string) {
 	if b[8] != formatVersion {
 		return h, fmt.Sprintf("segment has format version %d, this program reads %d", b[8], formatVersion)
 	}
+	h.flags = b[9]
 	copy(h.storeID[:], b[12:])
 	h.number = binary.LittleEndian.Uint32(b[28:])
 	h.salt = binary.LittleEndian.Uint32(b[32:])

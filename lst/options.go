@@ -58,7 +58,8 @@ type Options struct {
 	FS vfs.FS
 	// Mode is the way to the disk.
 	Mode Mode
-	// SegmentBytes is the size of a segment file, 16 KiB to just below 4 GiB.
+	// SegmentBytes is the size of a segment file, 32 KiB and eight
+	// blocks to just below 4 GiB.
 	// 0 means 64 MiB. A batch must fit into one segment.
 	SegmentBytes int64
 	// BlockBytes overrides the device's direct-I/O alignment: a power of two from
@@ -106,6 +107,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if b := o.BlockBytes; b != 0 && (b < 512 || b > 65536 || b&(b-1) != 0) {
 		return o, fmt.Errorf("%w: BlockBytes %d is not a power of two from 512 to 65536", ErrInvalid, b)
+	}
+	if o.SegmentBytes < 8*int64(o.BlockBytes) {
+		return o, fmt.Errorf("%w: SegmentBytes %d is less than eight blocks of %d", ErrInvalid, o.SegmentBytes, o.BlockBytes)
 	}
 	if o.MaxRecordBytes == 0 {
 		o.MaxRecordBytes = defaultMaxRecord

@@ -105,11 +105,13 @@ func (s *Store) indexWrite() error {
 		s.mu.Unlock()
 		return fmt.Errorf("%w: snapshot or reclaim while prepared writes are in flight in Inline mode", ErrInvalid)
 	}
-	room := int64(indexRoomBytes + s.snap.rootDue)
-	if lim := s.opt.SegmentBytes / 4; room > lim {
-		room = lim + int64(s.snap.rootDue)
-	}
-	if s.room() < room+2*int64(s.active.head.block) && s.room() < 2*entryRoom+int64(s.snap.rootDue)+4096+2*int64(s.active.head.block) {
+	// Less room than this and a piece of a snapshot would not be begun.
+	least := int64(entryRoom+2*frameHeadBytes+linkRoom+1024+s.snap.rootDue) + 2*int64(s.active.head.block)
+	if s.room() < least {
+		if int64(s.active.head.dataStart)+least > s.active.size {
+			s.mu.Unlock()
+			return fmt.Errorf("%w: the snapshot's root needs %d bytes, segments have %d: use larger segments", ErrTooLarge, s.snap.rootDue, s.active.size)
+		}
 		if err := s.makeRoom(s.room(), false); err != nil {
 			s.mu.Unlock()
 			return err

@@ -59,6 +59,7 @@ type recSegment struct {
 	root   pos
 	claim  pos
 	size   int64
+	blank  bool // sound header, and only zeros behind it
 }
 
 // open reads the directory and each segment's header and link, from the newest
@@ -359,6 +360,7 @@ func (r *recovery) judgeEnd(s *recSegment, end int64, next *recSegment) error {
 			return err
 		}
 		_, empty, err := r.zeros(lf, int64(later.head.dataStart), later.size)
+		later.blank = err == nil && empty
 		if err == nil && !empty {
 			clean = false
 			cut += later.size - int64(later.head.dataStart)
@@ -545,7 +547,7 @@ func (s *Store) recover(rep *RecoveryReport) error {
 		return err
 	}
 	for _, n := range r.numbers {
-		if n > r.end.seg() && (r.torn || n > r.end.seg()+1) || r.root != nil && n < r.root.floor {
+		if n > r.end.seg() && (!r.segs[n].blank || n > r.end.seg()+1) || r.root != nil && n < r.root.floor {
 			rep.Removed = append(rep.Removed, segmentPath(s.dir, n))
 		}
 	}
@@ -589,7 +591,9 @@ func (s *Store) settle(r *recovery) error {
 	return s.opt.FS.SyncDir(s.dir)
 }
 
-// resume continues in the last segment, or behind a tear in a new one.
+// resume continues in the last segment, or behind a tear in the next one. That
+// one is made when the first write needs it, so that a store on a full disk
+// still opens: to be read, and to be written once there is space.
 func (s *Store) resume(r *recovery) error {
 	last, err := r.segment(r.end.seg())
 	if err != nil {
@@ -598,42 +602,34 @@ func (s *Store) resume(r *recovery) error {
 	block := int64(last.head.block)
 	run := vfs.Flag(0)
 	if s.opt.Mode == Direct {
-		run = vfs.DSync | vfs.Direct
+		run = vfs.DSync
+		if block > 1 {
+			run |= vfs.Direct
+		}
 	}
-	usable := !r.torn && (s.opt.Mode == Direct || block == 1)
-	if usable {
-		w, err := s.openSegment(last.path, last.head, run)
-		if err != nil {
-			return err
-		}
-		w.size = min(w.size, max(last.size, int64(last.head.size)))
-		wantBlock := int64(w.file.BlockSize())
-		if s.opt.Mode == Direct && s.direct != directNo {
-			s.direct = directYes
-		}
-		if wantBlock <= block && (block == 1) == (wantBlock == 1) && alignUp(r.end.off(), block) <= w.size {
-			s.active, s.nextOff = w, alignUp(r.end.off(), block)
-			return s.adoptSpare(r)
-		}
-		w.file.Close()
-	}
-	w, err := s.createSegment(r.end.seg() + 1)
+	w, err := s.openSegment(last.path, last.head, run)
 	if err != nil {
-		if isNoSpace(err) {
-			err = fmt.Errorf("%w: %w", ErrNoSpace, err)
-		}
 		return err
 	}
-	s.active, s.nextOff, s.fresh, s.linkPrev = w, int64(w.head.dataStart), true, r.end
-	s.ix.files.add(w.head.number, &w.head)
-	return nil
+	s.active, s.nextOff = w, alignUp(r.end.off(), block)
+	if f := s.ix.files.get(last.number); f != nil {
+		f.header.Store(&last.head)
+	}
+	if s.opt.Mode == Direct && block > 1 && s.direct != directNo {
+		s.direct = directYes
+	}
+	aligned := int64(w.file.BlockSize()) <= block
+	if r.torn || (s.opt.Mode == Direct) != (last.head.flags&flagZeroed != 0) || !aligned || s.nextOff > w.size {
+		s.cutEnd, s.nextOff = r.end, w.size
+	}
+	return s.adoptSpare(r)
 }
 
 // adoptSpare takes over a preallocated segment that was not used yet, so that a
 // crash loop does not leak files (L23).
 func (s *Store) adoptSpare(r *recovery) error {
 	n := s.active.head.number + 1
-	if !r.exists(n) {
+	if !r.exists(n) || r.segs[n] == nil || !r.segs[n].blank {
 		return nil
 	}
 	sp, err := r.segment(n)
@@ -647,8 +643,8 @@ func (s *Store) adoptSpare(r *recovery) error {
 			run |= vfs.Direct
 		}
 	}
-	if sp.reason == "" && !sp.link && sp.head.block == s.active.head.block && sp.head.storeID == s.storeID &&
-		int64(sp.head.size) == s.opt.SegmentBytes&^(int64(sp.head.block)-1) {
+	fits := sp.head.flags&flagZeroed == 0 == (s.opt.Mode == Buffered) && (s.direct == directYes) == (sp.head.block > 1)
+	if sp.blank && fits && sp.head.storeID == s.storeID && int64(sp.head.size) == s.opt.SegmentBytes&^(int64(sp.head.block)-1) {
 		w, err := s.openSegment(sp.path, sp.head, run)
 		if err != nil {
 			return err
@@ -673,7 +669,7 @@ func (s *Store) startNew(r *recovery, rep *RecoveryReport) error {
 		rep.Removed = append(rep.Removed, path)
 	}
 	s.opt.Random(s.storeID[:])
-	w, err := s.createSegment(1)
+	w, err := s.createSegment(1, s.opt.SegmentBytes)
 	if err != nil {
 		if isNoSpace(err) {
 			err = fmt.Errorf("%w: %w", ErrNoSpace, err)

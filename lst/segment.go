@@ -47,12 +47,12 @@ const (
 // Direct mode), header written, file and directory entry synced. Whatever stood
 // under that name was never in use and is removed. A full disk leaves nothing
 // behind.
-func (s *Store) createSegment(number uint32) (*writeSegment, error) {
+func (s *Store) createSegment(number uint32, size int64) (*writeSegment, error) {
 	path := segmentPath(s.dir, number)
 	if err := s.opt.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	w, err := s.buildSegment(path, number)
+	w, err := s.buildSegment(path, number, size)
 	if err != nil {
 		// Half a file would look like a segment lost in a crash (and L23: leak).
 		if rerr := s.opt.FS.Remove(path); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
@@ -63,7 +63,7 @@ func (s *Store) createSegment(number uint32) (*writeSegment, error) {
 	return w, nil
 }
 
-func (s *Store) buildSegment(path string, number uint32) (*writeSegment, error) {
+func (s *Store) buildSegment(path string, number uint32, size int64) (*writeSegment, error) {
 	var fill, run vfs.Flag
 	if s.opt.Mode == Direct {
 		run = vfs.DSync
@@ -86,7 +86,7 @@ func (s *Store) buildSegment(path string, number uint32) (*writeSegment, error) 
 		s.direct = directYes
 		block = int64(max(f.BlockSize(), s.opt.BlockBytes))
 	}
-	size := s.opt.SegmentBytes &^ (block - 1)
+	size = size &^ (block - 1)
 	if err := f.Allocate(size); err != nil && !errors.Is(err, vfs.ErrNotSupported) {
 		return nil, err
 	}
@@ -95,6 +95,7 @@ func (s *Store) buildSegment(path string, number uint32) (*writeSegment, error) 
 		dataStart: uint32(alignUp(headerBytes, block)), size: uint32(size), createdMS: s.opt.Now().UnixMilli(),
 	}
 	if s.opt.Mode == Direct {
+		h.flags = flagZeroed
 		// Overwriting zeros is what makes a synced write cheap later: no block
 		// allocation, no change of the file's metadata.
 		if err := zeroFill(f, size); err != nil {
@@ -167,6 +168,7 @@ func (s *Store) ensureSpare() {
 		return
 	}
 	number := s.active.head.number + 1
+	cut := s.cutEnd != 0
 	if over := s.overBudget(s.opt.SegmentBytes); over != nil {
 		s.spareErr = over
 		s.spareTry++
@@ -177,7 +179,14 @@ func (s *Store) ensureSpare() {
 	s.making = true
 	s.mu.Unlock()
 
-	w, err := s.createSegment(number)
+	size := s.opt.SegmentBytes
+	w, err := s.createSegment(number, size)
+	for err != nil && isNoSpace(err) && cut && size > minSegmentBytes {
+		// Behind a tear there is no reserve: a small segment, too small for much
+		// data, lets a full store record its trims and free itself.
+		size /= 2
+		w, err = s.createSegment(number, size)
+	}
 
 	s.mu.Lock()
 	s.making = false
@@ -196,7 +205,7 @@ func (s *Store) ensureSpare() {
 
 // overBudget says why more bytes do not fit into the disk budget. Under mu.
 func (s *Store) overBudget(more int64) error {
-	if s.opt.DiskBudgetBytes == 0 {
+	if s.opt.DiskBudgetBytes == 0 || s.cutEnd != 0 {
 		return nil
 	}
 	n := int64(len(*s.ix.files.list.Load()))

@@ -42,6 +42,7 @@ type Store struct {
 	nextOff   int64 // where the next write goes
 	fresh     bool  // the next write begins with the link frame
 	linkPrev  pos
+	cutEnd    pos // not 0: the active segment is torn there, nothing may follow in it
 	spare     *writeSegment
 	spareErr  error
 	spareTry  int

@@ -117,3 +117,10 @@ func (o Op) String() string {
 	}
 	return "operation"
 }
+
+// Crashed reports whether the disk has crashed.
+func (m *Mem) Crashed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.crashed
+}

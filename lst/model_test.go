@@ -1,0 +1,638 @@
+package lst
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/btrlog/btrlog/lst/vfs"
+)
+
+var (
+	modelSeed  = flag.Uint64("lst.seed", 0, "run the model test with this seed only")
+	modelSeeds = flag.Int("lst.seeds", 40, "seeds of the model test")
+	modelSteps = flag.Int("lst.steps", 400, "steps of the model test per seed")
+)
+
+// model is the deliberately dumb second implementation: plain maps.
+type model struct {
+	streams map[StreamID]*mstream
+	kvs     map[string]string
+}
+
+type mstream struct {
+	trim, eof uint64
+	recs      map[uint64]string
+}
+
+func newModel() *model { return &model{streams: map[StreamID]*mstream{}, kvs: map[string]string{}} }
+
+func (m *model) clone() *model {
+	c := newModel()
+	for k, v := range m.kvs {
+		c.kvs[k] = v
+	}
+	for id, st := range m.streams {
+		n := &mstream{trim: st.trim, eof: st.eof, recs: map[uint64]string{}}
+		for k, v := range st.recs {
+			n.recs[k] = v
+		}
+		c.streams[id] = n
+	}
+	return c
+}
+
+func (m *model) stream(id StreamID) *mstream {
+	st := m.streams[id]
+	if st == nil {
+		st = &mstream{recs: map[uint64]string{}}
+		m.streams[id] = st
+	}
+	return st
+}
+
+func (m *model) eof(id StreamID) uint64 {
+	if st := m.streams[id]; st != nil {
+		return st.eof
+	}
+	return 0
+}
+
+type mop struct {
+	code   uint8
+	id     StreamID
+	seq    uint64
+	key    string
+	val    string
+	before uint64
+}
+
+func (m *model) apply(ops []mop) {
+	for _, op := range ops {
+		switch op.code {
+		case opAppend, opReplace:
+			st := m.stream(op.id)
+			if op.seq < st.trim {
+				continue
+			}
+			if _, ok := st.recs[op.seq]; ok && op.code == opAppend {
+				continue
+			}
+			st.recs[op.seq] = op.val
+			st.eof = max(st.eof, op.seq+1)
+		case opPut:
+			m.kvs[op.key] = op.val
+		case opDelete:
+			delete(m.kvs, op.key)
+		case opTrim:
+			st := m.stream(op.id)
+			if op.before > st.trim {
+				for seq := range st.recs {
+					if seq < op.before {
+						delete(st.recs, seq)
+					}
+				}
+				st.trim = op.before
+				st.eof = max(st.eof, op.before)
+			}
+		case opDropStream:
+			delete(m.streams, op.id)
+		}
+	}
+}
+
+func fill(b *Batch, ops []mop) {
+	b.Reset()
+	for _, op := range ops {
+		switch op.code {
+		case opAppend:
+			h := len(op.val) / 2
+			b.Append(op.id, op.seq, []byte(op.val[:h]), []byte(op.val[h:]))
+		case opReplace:
+			b.Replace(op.id, op.seq, []byte(op.val))
+		case opPut:
+			b.Put([]byte(op.key), []byte(op.val))
+		case opDelete:
+			b.Delete([]byte(op.key))
+		case opTrim:
+			b.Trim(op.id, op.before)
+		case opDropStream:
+			b.DeleteStream(op.id)
+		}
+	}
+}
+
+// differs says how a view differs from the model, or "" if it does not. Counts
+// are recomputed by a scan on the model's side, so the aggregates are checked
+// against what they stand for (T8).
+func (m *model) differs(v View) string {
+	var ids []StreamID
+	v.Streams(nil, func(id StreamID) bool { ids = append(ids, id); return true })
+	if len(ids) != len(m.streams) {
+		return fmt.Sprintf("%d streams, model has %d", len(ids), len(m.streams))
+	}
+	if !slices.IsSortedFunc(ids, func(a, b StreamID) int { return bytes.Compare(a[:], b[:]) }) {
+		return "streams are not listed in order"
+	}
+	var buf []byte
+	for _, id := range ids {
+		ms := m.streams[id]
+		if ms == nil {
+			return fmt.Sprintf("stream %v is not in the model", id)
+		}
+		seqs := make([]uint64, 0, len(ms.recs))
+		size := uint64(0)
+		for seq, val := range ms.recs {
+			seqs = append(seqs, seq)
+			size += uint64(len(val))
+		}
+		slices.Sort(seqs)
+		want := Stat{Trim: ms.trim, First: ms.eof, Contiguous: ms.eof, EOF: ms.eof, Count: uint64(len(seqs)), Bytes: size}
+		var ext []Extent
+		for _, seq := range seqs {
+			if k := len(ext); k > 0 && ext[k-1].To == seq {
+				ext[k-1].To++
+			} else {
+				ext = append(ext, Extent{seq, seq + 1})
+			}
+		}
+		if len(ext) > 0 {
+			want.First, want.Contiguous = ext[0].From, ext[0].To
+		}
+		if got, ok := v.Stat(id); !ok || got != want {
+			return fmt.Sprintf("stat of %v is %+v, want %+v", id, got, want)
+		}
+		if got := v.Extents(id, nil); !slices.Equal(got, ext) {
+			return fmt.Sprintf("extents of %v are %v, want %v", id, got, ext)
+		}
+		it := v.Range(id, 0, 1<<63)
+		for _, seq := range seqs {
+			if !it.Next() || it.Seq() != seq || string(it.Value()) != ms.recs[seq] {
+				return fmt.Sprintf("range of %v at %d: got %d, %v", id, seq, it.Seq(), it.Err())
+			}
+			var err error
+			if buf, err = v.Get(id, seq, buf[:0]); err != nil || string(buf) != ms.recs[seq] {
+				return fmt.Sprintf("get %v %d: %v", id, seq, err)
+			}
+		}
+		if it.Next() || it.Err() != nil {
+			return fmt.Sprintf("range of %v goes on: %d, %v", id, it.Seq(), it.Err())
+		}
+		if ms.trim > 0 {
+			if _, err := v.Get(id, ms.trim-1, nil); !errors.Is(err, ErrTrimmed) {
+				return fmt.Sprintf("get below the trim point of %v: %v", id, err)
+			}
+		}
+		if _, err := v.Get(id, ms.eof, nil); !errors.Is(err, ErrNotFound) {
+			return fmt.Sprintf("get at EOF of %v: %v", id, err)
+		}
+	}
+	n := 0
+	bad := ""
+	v.KVs(nil, func(k, val []byte) bool {
+		n++
+		if want, ok := m.kvs[string(k)]; !ok || want != string(val) {
+			bad = fmt.Sprintf("kv %q is %q, want %q (%v)", k, val, want, ok)
+		}
+		return bad == ""
+	})
+	if bad == "" && n != len(m.kvs) {
+		bad = fmt.Sprintf("%d key-values, model has %d", n, len(m.kvs))
+	}
+	return bad
+}
+
+// history is the model with the batches that a crash may take.
+type history struct {
+	sure   *model // everything durable
+	maybe  [][]mop
+	latest *model
+}
+
+func (h *history) commit(ops []mop, durable bool) {
+	h.latest.apply(ops)
+	h.maybe = append(h.maybe, ops)
+	if durable {
+		h.settle()
+	}
+}
+
+func (h *history) settle() {
+	h.sure, h.maybe = h.latest.clone(), nil
+}
+
+// fresh reports whether the store may still be without a durable batch.
+func (h *history) fresh() bool { return len(h.sure.streams) == 0 && len(h.sure.kvs) == 0 }
+
+// recovered finds the prefix of batches that a reopened store holds.
+func (h *history) recovered(v View) error {
+	m := h.sure.clone()
+	first := m.differs(v)
+	last := first
+	for i := 0; last != "" && i < len(h.maybe); i++ {
+		m.apply(h.maybe[i])
+		last = m.differs(v)
+	}
+	if last != "" {
+		return fmt.Errorf("no prefix of the batches gives this state; against what is durable: %s; against everything: %s", first, last)
+	}
+	h.latest = m
+	h.settle()
+	return nil
+}
+
+type modelRun struct {
+	t     *testing.T
+	r     *rand.Rand
+	disk  *vfs.Mem
+	opt   Options
+	s     *Store
+	h     history
+	b     Batch
+	step  int
+	clock time.Time
+	noRoom,
+	crashes, reopens, dropped int
+}
+
+func (m *modelRun) fatal(format string, args ...any) {
+	m.t.Helper()
+	m.t.Fatalf("step %d: %s", m.step, fmt.Sprintf(format, args...))
+}
+
+func (m *modelRun) open() {
+	m.opt.FS = m.disk
+	s, _, err := Open("/db/store", m.opt)
+	if err == nil && m.disk.Crashed() {
+		err = vfs.ErrCrashed
+	}
+	for try := 0; err != nil; try++ {
+		switch {
+		case errors.Is(err, vfs.ErrCrashed):
+			m.disk = m.disk.Crash()
+			m.opt.FS = m.disk
+		case errors.Is(err, syscall.EIO):
+			m.disk.ClearFaults()
+		case errors.Is(err, ErrNoSpace) && m.h.fresh():
+			m.disk.SetCapacity(0) // even a new store needs its first segment
+		default:
+			m.fatal("open: %v", err)
+		}
+		if try > 10 {
+			m.fatal("open fails for ever: %v", err)
+		}
+		s, _, err = Open("/db/store", m.opt)
+		if err == nil && m.disk.Crashed() {
+			err = vfs.ErrCrashed // while it made its next segment
+		}
+	}
+	m.s = s
+	if err := m.h.recovered(s.View()); err != nil {
+		m.fatal("%v", err)
+	}
+}
+
+func (m *modelRun) randomOps() []mop {
+	r := m.r
+	var ops []mop
+	local := map[StreamID]uint64{}
+	for n := 1 + r.IntN(8); n > 0; n-- {
+		id := sid(1 + r.IntN(5))
+		ms := m.h.latest.streams[id]
+		eof, trim := uint64(0), uint64(0)
+		if ms != nil {
+			eof, trim = ms.eof, ms.trim
+		}
+		if l, ok := local[id]; ok {
+			eof = max(eof, l)
+		}
+		val := string(payload(r.IntN(200), r.IntN(200), r.IntN(300)))
+		switch k := r.IntN(100); {
+		case k < 62:
+			for i := r.IntN(6); i >= 0; i-- {
+				ops = append(ops, mop{code: opAppend, id: id, seq: eof, val: val[:r.IntN(len(val)+1)]})
+				eof++
+			}
+			local[id] = eof
+		case k < 68: // a hole, or the closing of one
+			seq := eof + uint64(r.IntN(600))
+			if r.IntN(2) == 0 && eof > trim {
+				seq = trim + uint64(r.Int64N(int64(eof-trim)))
+			}
+			if ms != nil {
+				if _, ok := ms.recs[seq]; ok {
+					continue
+				}
+			}
+			if l, ok := local[id]; ok && seq < l {
+				continue
+			}
+			ops = append(ops, mop{code: opAppend, id: id, seq: seq, val: val})
+			local[id] = max(eof, seq+1)
+		case k < 72:
+			if eof > trim {
+				ops = append(ops, mop{code: opReplace, id: id, seq: trim + uint64(r.Int64N(int64(eof-trim))), val: val})
+			}
+		case k < 87:
+			ops = append(ops, mop{code: opPut, key: fmt.Sprintf("k%d", r.IntN(12)), val: val})
+		case k < 91:
+			ops = append(ops, mop{code: opDelete, key: fmt.Sprintf("k%d", r.IntN(12))})
+		case k < 98:
+			if eof > trim {
+				ops = append(ops, mop{code: opTrim, id: id, before: trim + 1 + uint64(r.Int64N(int64(eof-trim)))})
+				if r.IntN(40) == 0 {
+					ops[len(ops)-1].before = eof + uint64(r.IntN(300))
+				}
+				// Appends later in this batch must be above it.
+				local[id] = max(eof, ops[len(ops)-1].before)
+			}
+		default:
+			if r.IntN(3) == 0 {
+				ops = append(ops, mop{code: opDropStream, id: id})
+				local[id] = eof
+			}
+		}
+	}
+	return ops
+}
+
+// outcome files a commit's result.
+func (m *modelRun) outcome(ops []mop, err error, durable bool) {
+	switch {
+	case err == nil:
+		m.h.commit(ops, durable)
+	case errors.Is(err, ErrNoSpace):
+		m.noRoom++
+	case errors.Is(err, ErrExists), errors.Is(err, ErrTrimmed), errors.Is(err, ErrTooLarge), errors.Is(err, ErrInvalid):
+		m.fatal("commit refused: %v", err)
+	default:
+		// Unknown: the next open decides.
+		m.h.maybe = append(m.h.maybe, ops)
+		m.afterFailure(err)
+	}
+}
+
+// afterFailure restarts a store that latched.
+func (m *modelRun) afterFailure(err error) {
+	if m.s.Err() == nil {
+		m.fatal("error without a latch: %v", err)
+	}
+	m.b.Reset()
+	m.b.Put([]byte("after"), []byte("latch"))
+	if _, e := m.s.Commit(&m.b, Forced); e == nil || e.Error() != m.s.Err().Error() {
+		m.fatal("commit on a latched store: %v, want %v", e, m.s.Err())
+	}
+	m.disk.ClearFaults()
+	if errors.Is(err, vfs.ErrCrashed) || m.r.IntN(2) == 0 {
+		m.disk = m.disk.Crash()
+		m.crashes++
+	} else {
+		_ = m.s.Close()
+		m.disk.Kill()
+	}
+	m.open()
+}
+
+func (m *modelRun) commitSplit() {
+	// Several writes in flight, completed in any order.
+	type flight struct {
+		w   Write
+		ops []mop
+	}
+	var fl []flight
+	for n := 1 + m.r.IntN(4); n > 0; n-- {
+		ops := []mop{{code: opAppend, id: sid(20 + n), seq: m.h.latest.eof(sid(20 + n)), val: string(payload(n, m.step, m.r.IntN(100)))}}
+		b := &Batch{}
+		fill(b, ops)
+		w, err := m.s.Prepare(b)
+		if errors.Is(err, ErrNoSpace) {
+			m.noRoom++
+			break
+		}
+		if err != nil {
+			for _, f := range fl {
+				m.h.maybe = append(m.h.maybe, f.ops)
+			}
+			m.afterFailure(err)
+			return
+		}
+		fl = append(fl, flight{w, ops})
+	}
+	for _, i := range m.r.Perm(len(fl)) {
+		if m.r.IntN(30) == 0 {
+			// Crash with this and perhaps earlier writes not done.
+			for _, f := range fl {
+				m.h.maybe = append(m.h.maybe, f.ops)
+			}
+			m.disk = m.disk.Crash()
+			m.crashes++
+			m.open()
+			return
+		}
+		err := fl[i].w.Execute()
+		if cerr := m.s.Complete(fl[i].w, err); cerr != nil {
+			for _, f := range fl {
+				m.h.maybe = append(m.h.maybe, f.ops)
+			}
+			m.afterFailure(cerr)
+			return
+		}
+	}
+	for _, f := range fl {
+		if m.s.Completed() < f.w.Ticket {
+			m.fatal("write %d is not complete", f.w.Ticket)
+		}
+		m.h.commit(f.ops, m.opt.Mode == Direct)
+	}
+}
+
+func (m *modelRun) readOnly() {
+	before := snapshotFiles(m.t, m.disk)
+	r, err := OpenReadOnly("/db/store", m.opt)
+	if err != nil {
+		m.fatal("read-only open: %v", err)
+	}
+	if d := m.h.latest.differs(r.View()); d != "" {
+		m.fatal("read-only: %s", d)
+	}
+	r.Close()
+	if after := snapshotFiles(m.t, m.disk); !slices.Equal(before, after) {
+		m.fatal("read-only open changed the directory")
+	}
+}
+
+func snapshotFiles(t *testing.T, d *vfs.Mem) []string {
+	names, err := d.List("/db/store")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, n := range names {
+		b, err := d.ReadFile("/db/store/" + n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, n+string(b))
+	}
+	sort.Strings(out)
+	return out
+}
+
+func (m *modelRun) one() {
+	r := m.r
+	switch k := r.IntN(1000); {
+	case k < 800:
+		ops := m.randomOps()
+		if len(ops) == 0 {
+			return
+		}
+		fill(&m.b, ops)
+		d := Durability(r.IntN(2))
+		_, err := m.s.Commit(&m.b, d)
+		m.outcome(ops, err, d == Forced || m.opt.Mode == Direct)
+	case k < 860:
+		m.commitSplit()
+	case k < 875:
+		if err := m.s.Sync(); err != nil {
+			m.afterFailure(err)
+			return
+		}
+		m.h.settle()
+	case k < 890:
+		m.clock = m.clock.Add(time.Duration(r.IntN(20)-4) * time.Second)
+	case k < 905:
+		if err := m.s.Snapshot(); err != nil && !errors.Is(err, ErrNoSpace) {
+			m.afterFailure(err)
+		}
+	case k < 930:
+		n, err := m.s.Reclaim()
+		m.dropped += n
+		if err != nil && !errors.Is(err, ErrNoSpace) {
+			m.afterFailure(err)
+		}
+	case k < 940: // a clean stop
+		if err := m.s.Close(); err == nil {
+			m.h.settle()
+		}
+		m.disk.Kill()
+		m.reopens++
+		m.open()
+	case k < 950: // kill -9: acknowledged survives
+		m.disk.Kill()
+		m.h.settle()
+		m.reopens++
+		m.open()
+	case k < 960: // power loss
+		m.disk = m.disk.Crash()
+		m.crashes++
+		m.open()
+	case k < 972:
+		m.disk.CrashAfter(int64(r.IntN(12)))
+	case k < 980:
+		m.disk.Inject(vfs.Fault{Ops: vfs.OpWrite | vfs.OpSync, After: r.IntN(6), Times: 1, Err: syscall.EIO, ShortBytes: r.IntN(900)})
+	case k < 988:
+		m.disk.SetCapacity(m.disk.UsedBytes() + int64(r.IntN(2))*m.opt.SegmentBytes)
+	case k < 994:
+		m.disk.SetCapacity(0)
+	default:
+		m.readOnly()
+	}
+}
+
+func runModel(t *testing.T, seed uint64, steps int) {
+	r := rand.New(rand.NewPCG(seed, 77))
+	m := &modelRun{t: t, r: r, clock: time.Unix(1_700_000_000, 0)}
+	rnd := rand.New(rand.NewPCG(seed, 78))
+	m.opt = Options{
+		Mode: Mode(r.IntN(2)), SegmentBytes: 32<<10 + int64(r.IntN(4))<<14, SnapshotRecords: 10 + r.IntN(300),
+		SnapshotBytes: 4<<10 + int64(r.IntN(64<<10)), TailCacheBytes: r.IntN(3) - 1, MaxOpenFiles: 2, Inline: true,
+		Now: func() time.Time { return m.clock },
+		Random: func(p []byte) {
+			for i := range p {
+				p[i] = byte(rnd.Uint32())
+			}
+		},
+	}
+	mo := vfs.MemOptions{Seed: seed, NoDirect: r.IntN(5) == 0, BlockBytes: 512 << r.IntN(4)}
+	t.Logf("seed %d: mode %d segment %d records %d bytes %d block %d nodirect %v", seed, m.opt.Mode, m.opt.SegmentBytes, m.opt.SnapshotRecords, m.opt.SnapshotBytes, mo.BlockBytes, mo.NoDirect)
+	m.disk = vfs.NewMem(mo)
+	m.h = history{sure: newModel(), latest: newModel()}
+	m.open()
+	for m.step = 0; m.step < steps; m.step++ {
+		m.one()
+		if err := m.s.Err(); err != nil {
+			m.afterFailure(err) // met by housekeeping, after the commit was answered
+		} else if m.disk.Crashed() {
+			m.disk = m.disk.Crash() // while a full disk hid it
+			m.open()
+		}
+		if m.step%16 == 0 {
+			if d := m.h.latest.differs(m.s.View()); d != "" {
+				m.fatal("%s", d)
+			}
+			if err := checkLive(m.s); err != nil {
+				m.fatal("%v", err)
+			}
+		}
+	}
+	m.disk.ClearFaults()
+	m.disk.SetCapacity(0)
+	t.Logf("crashes %d reopens %d dropped %d refused for space %d", m.crashes, m.reopens, m.dropped, m.noRoom)
+}
+
+// checkLive compares the live counts per segment with the index itself.
+func checkLive(s *Store) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	got := map[uint32]segLive{}
+	var err error
+	s.ix.streams.ascend(nil, func(st *stream) bool {
+		for _, l := range st.list() {
+			m := l.presentMap()
+			for i := m.next(0); i < leafSlots; i = m.next(i + 1) {
+				if l.base+uint64(i) < st.trim.Load() {
+					continue
+				}
+				var sl slot
+				if sl, err = s.ix.leafSlot(st, l, i); err != nil {
+					return false
+				}
+				v := got[sl.at.seg()]
+				v.records++
+				v.bytes += int64(sl.n)
+				got[sl.at.seg()] = v
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for seg, v := range s.ix.live {
+		if got[seg] != v {
+			return fmt.Errorf("segment %d counts as %+v live, the index has %+v", seg, v, got[seg])
+		}
+		delete(got, seg)
+	}
+	if len(got) > 0 {
+		return fmt.Errorf("segments hold live records that are not counted: %v", got)
+	}
+	return nil
+}
+
+func TestModel(t *testing.T) {
+	if *modelSeed != 0 {
+		runModel(t, *modelSeed, *modelSteps)
+		return
+	}
+	for seed := uint64(1); seed <= uint64(*modelSeeds); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, seed, *modelSteps) })
+	}
+}
