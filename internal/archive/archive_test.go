@@ -83,7 +83,9 @@ func newArchive(t testing.TB, store objstore.Store, o Options) *Archive {
 	return a
 }
 
-func newFaulty() *faulty.Store { return faulty.New(memory.New(memory.Options{}), faulty.Config{Seed: 1}) }
+func newFaulty() *faulty.Store {
+	return faulty.New(memory.New(memory.Options{}), faulty.Config{Seed: 1})
+}
 
 func flush(t testing.TB, a *Archive, p protocol.Segment) []protocol.ArchivedObject {
 	t.Helper()

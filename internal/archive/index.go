@@ -146,10 +146,20 @@ func (x *index) refresh(ctx context.Context, seen *window, lsn protocol.LSN, all
 			keep = append(keep, o)
 		}
 	}
-	if all {
-		after = w.from - 1
+	if !all {
+		return x.load(ctx, w.from, after, keep)
 	}
-	return x.load(ctx, w.from, after, keep)
+	// Everything is listed again, so what the listing lacks is gone; only the cLSNs learnt are kept.
+	fresh, err := x.load(ctx, w.from, w.from-1, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range fresh.objects {
+		if i, found := slices.BinarySearchFunc(w.objects, o, compareObjects); found {
+			o.clsn.CompareAndSwap(0, w.objects[i].clsn.Load())
+		}
+	}
+	return fresh, nil
 }
 
 // provenEnd returns the highest LSN that the object proves; not known for a "p" object whose metadata was not read.

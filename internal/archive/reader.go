@@ -98,16 +98,17 @@ type piece struct {
 	from, to protocol.LSN
 }
 
-// attempt collects the objects that failed during one read, so that others are tried and the error names all of them.
+// attempt collects the objects that failed during one read, so that others are tried and the error names all of them. By
+// key, because a refresh in between makes new objects of the same listing.
 type attempt struct {
-	failed map[*object]error
+	failed map[Key]error
 }
 
 func (t *attempt) fail(o *object, err error) {
 	if t.failed == nil {
-		t.failed = make(map[*object]error)
+		t.failed = make(map[Key]error)
 	}
-	t.failed[o] = err
+	t.failed[o.key] = err
 	if errors.Is(err, objstore.ErrNotFound) {
 		o.gone.Store(true)
 	}
@@ -171,7 +172,7 @@ func (r *Reader) choose(ctx context.Context, w *window, lsn, to protocol.LSN, wm
 		}
 	}
 	w.holding(lsn, func(o *object) bool {
-		if t.failed[o] != nil {
+		if t.failed[o.key] != nil {
 			return true
 		}
 		switch end, known := o.provenEnd(); {

@@ -52,4 +52,3 @@ func (a *Archive) remove(ctx context.Context, key string) error {
 		return err
 	})
 }
-
