@@ -1,0 +1,243 @@
+package btrlog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/btrlog/btrlog/internal/meta"
+	"github.com/btrlog/btrlog/internal/protocol"
+)
+
+// callbacks are the functions of OnCommit and their one goroutine.
+type callbacks struct {
+	fns   []*callback
+	wake  chan struct{} // nil until the first OnCommit
+	ended chan struct{}
+}
+
+type callback struct {
+	f    func(LSN)
+	told LSN // only the goroutine touches it
+}
+
+func (cb *callbacks) notify() {
+	if cb.wake != nil {
+		select {
+		case cb.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// OnCommit calls f with the watermark whenever it has risen, and once soon after OnCommit if anything is committed already.
+// Calls are coalesced, their arguments rise, and all calls of one writer come from one goroutine, which holds no lock: f may call
+// Append, Sync and any other method except Close and Client.Close, which wait for f. A slow f delays only callbacks.
+// The last call, if the watermark has risen, comes before Close returns.
+func (w *Writer) OnCommit(f func(LSN)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.callbacks.fns = append(w.callbacks.fns, &callback{f: f})
+	if w.callbacks.wake == nil {
+		w.callbacks.wake = make(chan struct{}, 1)
+		w.callbacks.ended = make(chan struct{})
+		go w.callBack()
+	}
+	w.callbacks.notify()
+}
+
+func (w *Writer) callBack() {
+	defer close(w.callbacks.ended)
+	for over := false; !over; {
+		select {
+		case <-w.callbacks.wake:
+		case <-w.done:
+			over = true
+		}
+		w.mu.Lock()
+		fns := w.callbacks.fns
+		w.mu.Unlock()
+		for _, cb := range fns {
+			if c := w.Committed(); c > cb.told {
+				cb.told = c
+				cb.f(c)
+			}
+		}
+	}
+}
+
+// Close drains and releases the writer: no append is accepted any more, everything given out is committed, the segment is
+// sealed, and a quorum knows the watermark, so that a successor finds nothing unknown. The writer is released in any case. Without a
+// deadline of ctx it gives up after Config.Timeout. nil: drained, or closed before.
+//
+// Errors: ErrUnavailable with the LSNs From to To whose outcome is Unknown (the next open decides); ErrFenced, ErrNotFound
+// if the writer had ended so.
+func (w *Writer) Close(ctx context.Context) error {
+	const op = "close"
+	ctx, done := w.c.call(ctx)
+	defer done()
+	w.mu.Lock()
+	w.closing = true
+	w.space.fail()
+	job := w.advance(w.c.now())
+	w.mu.Unlock()
+	w.c.transmit(job)
+
+	var err error
+	select {
+	case <-w.drained:
+	case <-w.done:
+	case <-ctx.Done():
+		err = w.undrained(op, ctx)
+	}
+	w.mu.Lock()
+	w.end(&Error{Kind: ErrClosed, Op: op, Log: w.name, Epoch: Epoch(w.m.Epoch())})
+	if err == nil && w.err.Kind != ErrClosed {
+		out := *w.err
+		out.Op = op
+		err = &out
+	}
+	ended := w.callbacks.ended
+	w.mu.Unlock()
+	if ended != nil {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+		}
+	}
+	return err
+}
+
+func (w *Writer) undrained(op string, ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := ended(op, w.name, ctx, "waiting for the commit of everything given out and for %d nodes to know it", w.result.Config.Qw)
+	e.Epoch = Epoch(w.m.Epoch())
+	if next := w.m.Next(); next-1 > w.m.Committed() {
+		e.From, e.To, e.Unknown = LSN(w.m.Committed()+1), LSN(next-1), true
+	}
+	for i := range w.peers {
+		if w.peers[i].asked != 0 {
+			e.Missing = append(e.Missing, string(w.peers[i].node.id))
+		}
+	}
+	return e
+}
+
+// drain brings a closing writer to its end. Callers hold mu.
+func (w *Writer) drain() {
+	if w.m.Committed() != w.m.Next()-1 || w.reopening {
+		return
+	}
+	if !w.sealed {
+		w.sealed = true
+		w.m.Seal() // false: the segment is empty already
+	}
+	if w.m.Settled() {
+		select {
+		case <-w.drained:
+		default:
+			close(w.drained)
+		}
+	}
+}
+
+// Reopen moves the live writer to another set of nodes (P11): it takes a new epoch of its own log, copies what the new
+// nodes lack, and sends again, same LSN and bytes, what was given out and is not committed. Appends wait meanwhile; Sync
+// waiters are served by the new epoch. Only Nodes, Replace and Qw of o are used; the zero value takes a new epoch on
+// the same nodes.
+//
+// Errors: ErrInvalid and ErrUnavailable before the new epoch was taken leave the writer as it was. After it there is no way
+// back: then the writer has ended, Err says why, and Unknown, From and To say what the next open decides. ErrFenced: another
+// writer had opened the log.
+func (w *Writer) Reopen(ctx context.Context, o WriterOptions) error {
+	const op = "reopen"
+	w.reopen.Lock()
+	defer w.reopen.Unlock()
+	ctx, done := w.c.call(ctx)
+	defer done()
+	if err := checkWriterOptions(w.name, &o); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	rec, failed, closing := w.rec, w.err, w.closing
+	w.mu.Unlock()
+	switch {
+	case failed != nil:
+		out := *failed
+		out.Op = op
+		return &out
+	case closing:
+		return closedError(op, w.name)
+	}
+	if err := w.c.reachable(ctx, op, &rec, &o); err != nil {
+		return w.c.finish(op, w.name, err)
+	}
+	// The old epoch goes on until our own promise refuses it; what it then says of fencing is meant by us.
+	w.setReopening(true)
+	res, token, err := w.c.takeover(ctx, op, w.name, rec.Owner(), &o)
+	if err == nil {
+		err = w.resume(ctx, res)
+	} else if !token {
+		w.setReopening(false)
+		return w.c.finish(op, w.name, err)
+	}
+	if err != nil {
+		w.mu.Lock()
+		w.reopening = false
+		w.lose(err)
+		w.mu.Unlock()
+	}
+	return w.c.finish(op, w.name, err)
+}
+
+func (w *Writer) setReopening(on bool) {
+	w.mu.Lock()
+	w.reopening = on
+	if !on {
+		w.space.wakeFirst()
+	}
+	job := w.advance(w.c.now())
+	w.mu.Unlock()
+	w.c.transmit(job)
+}
+
+// resume continues at the new epoch.
+func (w *Writer) resume(ctx context.Context, res *taken) error {
+	peers := w.connect(ctx, res.result.Config.Ensemble)
+	w.mu.Lock()
+	if w.err != nil {
+		defer w.mu.Unlock()
+		return w.err
+	}
+	now := w.c.now()
+	if err := w.m.Reopened(now, res.result.Config); err != nil {
+		w.mu.Unlock()
+		return err
+	}
+	w.peers, w.rec, w.result, w.reopening = peers, res.rec, res.result, false
+	w.space.wakeFirst()
+	job := w.advance(now)
+	w.mu.Unlock()
+	w.c.transmit(job)
+	return nil
+}
+
+// reachable refuses a re-open whose new quorum does not answer now, before the old epoch is given up for it.
+func (c *Client) reachable(ctx context.Context, op string, rec *meta.LogRecord, o *WriterOptions) error {
+	_, target, qw, err := c.target(ctx, rec, o)
+	if err != nil {
+		return err
+	}
+	answers := c.askAll(ctx, target, func(int) protocol.Message { return &protocol.Read{Log: rec.ID} })
+	e := &Error{Kind: ErrUnavailable, Op: op, Log: rec.Name, Retryable: true}
+	for i, a := range answers {
+		if r, ok := a.msg.(*protocol.ReadReply); !ok || r.Incarnation != target[i].Incarnation {
+			e.Missing = append(e.Missing, string(target[i].Node))
+		}
+	}
+	if alive := len(target) - len(e.Missing); alive < qw {
+		e.Err = fmt.Errorf("%d of the %d wanted nodes answer, %d are needed; the writer goes on as it was", alive, len(target), qw)
+		return e
+	}
+	return nil
+}

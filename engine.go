@@ -1,0 +1,257 @@
+package btrlog
+
+import (
+	"container/heap"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/internal/wire"
+)
+
+// endpoint is what the acknowledgement thread serves: a Writer or an open under way. Its methods lock by themselves.
+type endpoint interface {
+	// onAck and onMessage apply one reply; settle then sends what that made due and wakes who waits.
+	onAck(now protocol.Time, h wire.Header, a *protocol.Ack)
+	onMessage(now protocol.Time, h wire.Header, m protocol.Message)
+	settle(now protocol.Time)
+	// tick does what is due by time, and settles.
+	tick(now protocol.Time)
+	clientClosed()
+	timer() *timer
+}
+
+// routeTable finds the endpoints of a log. There may be several: a writer that is being fenced by an open of the same
+// process. Each ignores what is not of its epoch.
+type routeTable struct {
+	mu   sync.RWMutex
+	byID map[protocol.LogID][]endpoint // slices are replaced, never changed
+}
+
+func (t *routeTable) get(id protocol.LogID) []endpoint {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.byID[id]
+}
+
+func (t *routeTable) add(id protocol.LogID, e endpoint) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byID == nil {
+		t.byID = make(map[protocol.LogID][]endpoint)
+	}
+	t.byID[id] = append(slices.Clone(t.byID[id]), e)
+}
+
+func (t *routeTable) remove(id protocol.LogID, e endpoint) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rest := slices.DeleteFunc(slices.Clone(t.byID[id]), func(x endpoint) bool { return x == e })
+	if len(rest) == 0 {
+		delete(t.byID, id)
+		return
+	}
+	t.byID[id] = rest
+}
+
+func (t *routeTable) all() []endpoint {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	var out []endpoint
+	for _, es := range t.byID {
+		out = append(out, es...)
+	}
+	return out
+}
+
+// timer is an endpoint's entry in the queue of the acknowledgement thread.
+type timer struct {
+	at    protocol.Time
+	index int // in the heap; −1: not in it
+	owner endpoint
+}
+
+func newTimer(e endpoint) timer { return timer{index: -1, owner: e} }
+
+// timerQueue says when which endpoint wants its tick. It is armed lazily: an endpoint whose time moves to later is looked
+// at too early once, which costs less than moving it with every append.
+type timerQueue struct {
+	mu    sync.Mutex
+	heap  timerHeap
+	sleep atomic.Int64 // until when the thread sleeps; 0: it is awake and will look
+}
+
+// arm makes sure that e gets a tick at or before at. It reports whether the thread must be woken for it.
+func (q *timerQueue) arm(t *timer, at protocol.Time) (wake bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case t.index < 0:
+		t.at = at
+		heap.Push(&q.heap, t)
+	case at < t.at:
+		t.at = at
+		heap.Fix(&q.heap, t.index)
+	default:
+		return false
+	}
+	s := q.sleep.Load()
+	return s != 0 && int64(at) < s
+}
+
+func (q *timerQueue) drop(t *timer) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t.index >= 0 {
+		heap.Remove(&q.heap, t.index)
+	}
+}
+
+// due takes an endpoint whose time has come, or nil.
+func (q *timerQueue) due(now protocol.Time) endpoint {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.heap) == 0 || q.heap[0].at > now {
+		return nil
+	}
+	return heap.Pop(&q.heap).(*timer).owner
+}
+
+// maxSleep is the longest sleep of the thread.
+const maxSleep = protocol.Time(time.Hour)
+
+// rest notes until when the thread is going to sleep. It is noted under the lock that arm holds, so that an arm that came
+// before is counted in and one that comes later knows whom to wake.
+func (q *timerQueue) rest(now protocol.Time) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	until := now + maxSleep
+	if len(q.heap) > 0 {
+		until = min(until, q.heap[0].at)
+	}
+	q.sleep.Store(int64(max(until, 1)))
+	return time.Duration(until - now)
+}
+
+type timerHeap []*timer
+
+func (h timerHeap) Len() int           { return len(h) }
+func (h timerHeap) Less(i, j int) bool { return h[i].at < h[j].at }
+func (h timerHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+func (h *timerHeap) Push(x any) {
+	t := x.(*timer)
+	t.index = len(*h)
+	*h = append(*h, t)
+}
+func (h *timerHeap) Pop() any {
+	old := *h
+	t := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	t.index = -1
+	return t
+}
+
+// arm arms e and wakes the thread if it would sleep too long.
+func (c *Client) arm(e endpoint, at protocol.Time) {
+	if c.timers.arm(e.timer(), at) {
+		c.sock.Wake()
+	}
+}
+
+// packetState is the acknowledgement thread's scratch memory.
+type packetState struct {
+	reader  wire.Reader
+	ack     protocol.Ack
+	touched []endpoint
+	dropped atomic.Uint64 // packets that were not ours, damaged, or of another version
+}
+
+// thread is the acknowledgement thread: it receives replies for all logs, applies them, and drives the timers. It does no
+// file, HTTP or metadata I/O, and it calls no user code.
+func (c *Client) thread() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for {
+		packets, err := c.sock.Recv()
+		if err != nil {
+			return // closed
+		}
+		now := c.now()
+		for i := range packets {
+			c.receive(now, packets[i].Data)
+		}
+		for _, e := range c.packet.touched {
+			e.settle(now)
+		}
+		clear(c.packet.touched)
+		c.packet.touched = c.packet.touched[:0]
+		for e := c.timers.due(now); e != nil; e = c.timers.due(now) {
+			e.tick(now)
+		}
+		d := c.timers.rest(c.now())
+		_, err = c.sock.Wait(d)
+		c.timers.sleep.Store(0)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// receive routes the messages of one packet. What cannot be read is dropped and counted: UDP may lose it as well.
+func (c *Client) receive(now protocol.Time, data []byte) {
+	p := &c.packet
+	if err := p.reader.Reset(data, c.cluster); err != nil {
+		if p.dropped.Add(1) == 1 {
+			c.log.Warn("btrlog: dropped a packet that cannot be read; further ones are only counted", "reason", err)
+		}
+		return
+	}
+	h := p.reader.Header()
+	for p.reader.Next() {
+		targets := c.routes.get(p.reader.Log())
+		if len(targets) == 0 {
+			continue // a late reply
+		}
+		if p.reader.Kind() == wire.KindAck {
+			if p.reader.Ack(&p.ack) != nil {
+				p.dropped.Add(1)
+				continue
+			}
+			for _, e := range targets {
+				e.onAck(now, h, &p.ack)
+			}
+		} else {
+			m, err := p.reader.Message()
+			if err != nil {
+				p.dropped.Add(1)
+				continue
+			}
+			for _, e := range targets {
+				e.onMessage(now, h, m)
+			}
+		}
+		for _, e := range targets {
+			if !slices.Contains(p.touched, e) {
+				p.touched = append(p.touched, e)
+			}
+		}
+	}
+}
+
+// deliver applies a reply that came over HTTP.
+func (c *Client) deliver(h wire.Header, m protocol.Message, e endpoint) {
+	now := c.now()
+	if a, ok := m.(*protocol.Ack); ok {
+		e.onAck(now, h, a)
+	} else {
+		e.onMessage(now, h, m)
+	}
+	e.settle(now)
+}

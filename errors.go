@@ -1,0 +1,160 @@
+package btrlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/btrlog/btrlog/internal/meta"
+	"github.com/btrlog/btrlog/internal/protocol"
+)
+
+// The kinds of error, each defined by what the caller does. Test with errors.Is; errors.As with *Error gives the details.
+var (
+	// ErrFenced: another writer has opened the log. Definite for whatever was not committed before: it is decided by the new
+	// writer, so it is unknown to this one. Stop writing; open again only if this process is meant to own the log.
+	ErrFenced = errors.New("fenced by a newer writer")
+	// ErrUnavailable: too few log nodes, or the metadata store, answered in time. Error.Missing names the nodes. Retry.
+	ErrUnavailable = errors.New("unavailable")
+	// ErrOverloaded: a bounded queue is full and nothing was accepted. Definite. Retry later.
+	ErrOverloaded = errors.New("overloaded")
+	// ErrWindowFull: W LSNs (or the window's bytes) are not committed yet; no LSN was given out. Definite. Sync, then retry.
+	ErrWindowFull = errors.New("append window is full")
+	// ErrTrimmed: the records were removed on purpose, by Trim or retention. Error.To is the last of them.
+	ErrTrimmed = errors.New("trimmed")
+	// ErrDataLoss: committed records are in no node and in no archived object. Error.From and To say which. Tell the operator.
+	ErrDataLoss = errors.New("committed records are lost")
+	// ErrTooLarge: the record or batch exceeds a limit; no LSN was given out. Definite. Fix the program.
+	ErrTooLarge = errors.New("too large")
+	// ErrNotFound: there is no such log (or it was deleted), or no such LSN yet.
+	ErrNotFound = errors.New("not found")
+	// ErrExists: the name is taken. Definite.
+	ErrExists = errors.New("exists already")
+	// ErrClosed: the Client or Writer was closed by this process. Definite: nothing was accepted.
+	ErrClosed = errors.New("closed")
+	// ErrInvalid: an argument or option is not allowed. Definite. Fix the program or the command.
+	ErrInvalid = errors.New("invalid")
+)
+
+// Error is the error of every method of this package.
+type Error struct {
+	// Kind is one of the Err variables.
+	Kind error
+	// Op says what was done, for example "open writer".
+	Op string
+	// Log is the log's name; empty where no log is concerned.
+	Log string
+	// From and To are the LSNs that the error speaks of, both inclusive; zero where none are.
+	From, To LSN
+	// Epoch is the epoch of the writer, or with ErrFenced, if it is known, that of the new owner; zero where none is.
+	Epoch Epoch
+	// Unknown: the operation may or may not have taken effect, or may still. False: it definitely did not.
+	Unknown bool
+	// Retryable: the same call may succeed later without any change. A retried Sync, Read, Tail, Close, OpenWriter or Delete
+	// never doubles anything. A failed Append gave out no LSN, so a retried Append does not double either.
+	Retryable bool
+	// Missing names the log nodes whose answer was waited for.
+	Missing []string
+	// Err is the cause; may be nil.
+	Err error
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("btrlog: ")
+	b.WriteString(e.Op)
+	if e.Log != "" {
+		fmt.Fprintf(&b, " of log %q", e.Log)
+	}
+	fmt.Fprintf(&b, ": %v", e.Kind)
+	switch {
+	case e.From != 0 && e.To > e.From:
+		fmt.Fprintf(&b, " (LSNs %d to %d)", e.From, e.To)
+	case e.From != 0:
+		fmt.Fprintf(&b, " (LSN %d)", e.From)
+	}
+	if e.Epoch != 0 {
+		fmt.Fprintf(&b, " (epoch %d)", e.Epoch)
+	}
+	if e.Unknown {
+		b.WriteString("; the outcome is unknown")
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	if len(e.Missing) > 0 {
+		fmt.Fprintf(&b, "; no answer from %s", strings.Join(e.Missing, ", "))
+	}
+	return b.String()
+}
+
+// Unwrap gives errors.Is both the kind and the cause.
+func (e *Error) Unwrap() []error {
+	if e.Err == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.Err}
+}
+
+// kindOf maps the error of a lower layer to what the caller does about it.
+func kindOf(err error) (kind error, unknown, retryable bool) {
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		return e.Kind, e.Unknown, e.Retryable
+	case errors.Is(err, meta.ErrFenced), errors.Is(err, protocol.ErrFenced):
+		return ErrFenced, false, false
+	case errors.Is(err, meta.ErrNotFound), errors.Is(err, meta.ErrDeleted), errors.Is(err, protocol.ErrDeleted):
+		return ErrNotFound, false, false
+	case errors.Is(err, meta.ErrExists):
+		return ErrExists, false, false
+	case errors.Is(err, meta.ErrInvalid):
+		return ErrInvalid, false, false
+	case errors.Is(err, meta.ErrUnknown):
+		return ErrUnavailable, true, true
+	case errors.Is(err, meta.ErrCorrupt), errors.Is(err, meta.ErrNewer):
+		return ErrUnavailable, false, false
+	case errors.Is(err, protocol.ErrWindowFull):
+		return ErrWindowFull, false, true
+	case errors.Is(err, protocol.ErrTooLarge):
+		return ErrTooLarge, false, false
+	case errors.Is(err, protocol.ErrQuorumLost):
+		return ErrUnavailable, false, false
+	}
+	return ErrUnavailable, false, true
+}
+
+// wrap makes err an *Error of this operation. A nil err stays nil.
+func wrap(op, log string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *Error
+	if errors.As(err, &e) && e.Op == op && e.Log == log {
+		return e
+	}
+	kind, unknown, retryable := kindOf(err)
+	out := &Error{Kind: kind, Op: op, Log: log, Unknown: unknown, Retryable: retryable, Err: err}
+	var m *meta.Error
+	if errors.As(err, &m) {
+		out.Epoch = Epoch(m.Epoch)
+	}
+	if e != nil {
+		out.From, out.To, out.Epoch, out.Missing = e.From, e.To, e.Epoch, e.Missing
+	}
+	return out
+}
+
+func invalid(op, log, format string, args ...any) error {
+	return &Error{Kind: ErrInvalid, Op: op, Log: log, Err: fmt.Errorf(format, args...)}
+}
+
+// ended is the error of a wait that ctx or a time limit ended.
+func ended(op, log string, ctx context.Context, format string, args ...any) *Error {
+	cause := context.Cause(ctx)
+	if cause == nil {
+		cause = context.DeadlineExceeded
+	}
+	return &Error{Kind: ErrUnavailable, Op: op, Log: log, Retryable: true, Err: fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), cause)}
+}

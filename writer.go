@@ -1,0 +1,513 @@
+package btrlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/btrlog/btrlog/internal/meta"
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/internal/ring"
+	"github.com/btrlog/btrlog/internal/wire"
+)
+
+// never is a time that no clock reaches.
+const never = protocol.Time(math.MaxInt64)
+
+const (
+	// fallbackAfter is the silence after which a node is asked at its well-known port again instead of the shard's own.
+	fallbackAfter = 100 * protocol.Millisecond
+	// lookAfter is the silence after which the node's record is read again: it may have moved.
+	lookAfter = 1000 * protocol.Millisecond
+)
+
+// Writer is an open log. It is the only writer of its log until another open fences it. All methods may be called
+// concurrently; records get their LSNs in the order in which Append takes the writer's lock.
+type Writer struct {
+	c    *Client
+	name string
+	id   protocol.LogID
+	t    timer
+
+	ctx    context.Context // ends when the writer does
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	committed atomic.Uint64
+
+	reopen sync.Mutex // one Reopen at a time
+
+	mu        sync.Mutex
+	m         *protocol.Writer
+	rec       meta.LogRecord
+	result    *protocol.OpenResult
+	peers     []writerPeer
+	sends     []protocol.Send
+	armed     protocol.Time // the thread ticks us by then
+	err       *Error        // final: closed, fenced, lost
+	closing   bool
+	drained   chan struct{} // closed when a closing writer is settled
+	sealed    bool
+	reopening bool
+	checking  bool // the log's record is being read
+	syncs     waitHeap
+	space     waitQueue
+	expire    protocol.Time // earliest time limit of a waiter
+
+	callbacks callbacks
+}
+
+// writerPeer is one node of the ensemble, at the index that the machine uses.
+type writerPeer struct {
+	inc     protocol.Incarnation
+	node    *node
+	courier *courier
+	port    uint16        // of the log's shard, learned from reply_to; 0: not known
+	asked   protocol.Time // first message since the node was heard; 0: none
+}
+
+// WriterInfo describes an open log.
+type WriterInfo struct {
+	Log       string
+	ID        LogID
+	Epoch     Epoch
+	Start     LSN // first LSN of this epoch's reign
+	Recovered LSN // the tail that was found: everything at or below was committed when the log opened
+	Next      LSN // the next LSN to be given out
+	Committed LSN
+	Nodes     []NodeInfo
+	Qw        int
+	Window    int
+	// Durability names the mode that every acknowledgement of this log has.
+	Durability Durability
+	// Repaired and Copied count LSNs that the open wrote again: the uncommitted tail, and what new nodes lacked.
+	Repaired, Copied int
+}
+
+func (c *Client) newWriter(ctx context.Context, name string, t *taken, o *WriterOptions) (*Writer, error) {
+	cfg := t.result.Config
+	cfg.WindowBytes, cfg.Retain, cfg.RetainBytes = o.WindowBytes, o.RetainRecords, o.RetainBytes
+	cfg.BlockBytes = wire.BlockLimit(t.limit)
+	cfg.SegmentAge = protocol.Time(t.rec.Options.FlushAge)
+	m, err := protocol.NewWriter(cfg, c.now())
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{c: c, name: name, id: cfg.Log, m: m, rec: t.rec, result: t.result, armed: never, expire: never, done: make(chan struct{}),
+		drained: make(chan struct{})}
+	w.t = newTimer(w)
+	w.ctx, w.cancel = context.WithCancel(c.ctx)
+	w.committed.Store(uint64(m.Committed()))
+	w.peers = w.connect(ctx, cfg.Ensemble)
+	c.routes.add(w.id, w)
+	if c.closed() { // Close may have looked at the routes before
+		w.clientClosed()
+		return nil, closedError("open writer", name)
+	}
+	w.settle(c.now())
+	return w, nil
+}
+
+func (w *Writer) connect(ctx context.Context, e protocol.Ensemble) []writerPeer {
+	peers := make([]writerPeer, len(e))
+	for i, n := range w.c.located(ctx, e) {
+		peers[i] = writerPeer{inc: e[i].Incarnation, node: n, courier: newCourier(w.ctx, w.c, n, w)}
+	}
+	return peers
+}
+
+// Info describes the writer as it is now.
+func (w *Writer) Info() WriterInfo {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	cfg := &w.result.Config
+	return WriterInfo{Log: w.name, ID: LogID(w.id), Epoch: Epoch(cfg.Epoch), Start: LSN(cfg.Start), Recovered: LSN(cfg.Tail), Next: LSN(w.m.Next()),
+		Committed: LSN(w.m.Committed()), Nodes: memberInfo(cfg.Ensemble), Qw: cfg.Qw, Window: int(cfg.Settings.Window),
+		Durability: Durability(w.rec.Options.Durability), Repaired: w.result.Repaired, Copied: w.result.Copied}
+}
+
+func memberInfo(e protocol.Ensemble) []NodeInfo {
+	out := make([]NodeInfo, len(e))
+	for i, m := range e {
+		out[i] = NodeInfo{Name: string(m.Node), Incarnation: uint64(m.Incarnation), Zone: m.Zone}
+	}
+	return out
+}
+
+// Append gives the next LSN to a copy of rec and sends it to the nodes. It returns without waiting for them; Sync waits. Only
+// when the window is full does it wait for space, until ctx ends (Config.Timeout without a deadline). rec may be empty.
+//
+// An error means, definitely, that no LSN was given out and nothing was written: ErrUnavailable (no window space in time),
+// ErrTooLarge, ErrFenced, ErrNotFound (the log was deleted), ErrClosed.
+func (w *Writer) Append(ctx context.Context, rec []byte) (LSN, error) {
+	_, last, err := w.append(rec, nil)
+	if err == errNoRoom {
+		_, last, err = w.appendWhenRoom(ctx, "append", rec, nil)
+	}
+	if err != nil {
+		return 0, w.refused("append", err)
+	}
+	return LSN(last), nil
+}
+
+// TryAppend is Append that never waits: ErrWindowFull if there is no space. Definite, as all errors of Append.
+func (w *Writer) TryAppend(rec []byte) (LSN, error) {
+	_, last, err := w.append(rec, nil)
+	if err != nil {
+		return 0, w.refused("append", err)
+	}
+	return LSN(last), nil
+}
+
+// AppendBatch gives consecutive LSNs to copies of recs. After any crash all of them are in the log or none. The batch must
+// fit the window, MaxBatchRecords and, in sum, MaxRecordBytes. It waits and fails as Append does.
+func (w *Writer) AppendBatch(ctx context.Context, recs [][]byte) (first, last LSN, err error) {
+	if len(recs) == 0 {
+		return 0, 0, invalid("append batch", w.name, "the batch is empty")
+	}
+	f, l, err := w.append(nil, recs)
+	if err == errNoRoom {
+		f, l, err = w.appendWhenRoom(ctx, "append batch", nil, recs)
+	}
+	if err != nil {
+		return 0, 0, w.refused("append batch", err)
+	}
+	return LSN(f), LSN(l), nil
+}
+
+// errNoRoom: the window is full, or others wait for it already.
+var errNoRoom = protocol.ErrWindowFull
+
+// append is the hot path: lock, one step of the machine, one encoding, unlock, one system call for all nodes.
+func (w *Writer) append(rec []byte, recs [][]byte) (first, last protocol.LSN, err error) {
+	w.mu.Lock()
+	first, last, job, err := w.appendLocked(rec, recs, false)
+	w.mu.Unlock()
+	w.c.transmit(job)
+	return first, last, err
+}
+
+// appendLocked appends rec, or recs if that is not nil. head says that the caller is the first of those who wait for space.
+func (w *Writer) appendLocked(rec []byte, recs [][]byte, head bool) (first, last protocol.LSN, job *sendJob, err error) {
+	switch {
+	case w.err != nil:
+		return 0, 0, nil, w.err
+	case w.closing:
+		return 0, 0, nil, closedError("append", w.name)
+	case w.reopening || (!head && !w.space.empty()):
+		return 0, 0, nil, errNoRoom
+	}
+	now := w.c.now()
+	if recs == nil {
+		first, err = w.m.Append(now, rec)
+		last = first
+	} else {
+		first, last, err = w.m.AppendBatch(now, recs)
+	}
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	job = w.collect(now)
+	w.rearm()
+	return first, last, job, nil
+}
+
+// refused makes the error of an append that gave out no LSN.
+func (w *Writer) refused(op string, err error) error {
+	var e *Error
+	if errors.As(err, &e) {
+		out := *e
+		// Whatever became of earlier records, of this one nothing was written.
+		out.Op, out.Unknown, out.From, out.To = op, false, 0, 0
+		return &out
+	}
+	return wrap(op, w.name, err)
+}
+
+// collect takes what the machine wants sent and encodes it, each run of records once for all nodes. Callers hold mu.
+func (w *Writer) collect(now protocol.Time) *sendJob {
+	w.sends = w.m.TakeSends(w.sends[:0])
+	if len(w.sends) == 0 {
+		return nil
+	}
+	job := w.c.jobs.get(w.c)
+	for i := range w.sends {
+		s := w.sends[i]
+		if s.Node < 0 {
+			continue // went with an earlier one
+		}
+		switch s.Kind {
+		case protocol.SendAppend:
+			job = w.collectRun(job, now, i)
+		case protocol.SendActivate:
+			job = w.collectOne(job, now, s.Node, w.m.Activation(s.Node))
+		case protocol.SendWatermark:
+			job = w.collectOne(job, now, s.Node, w.m.PushMessage(s.Node))
+		}
+	}
+	return job
+}
+
+// collectRun encodes the records of send i and addresses them to every node that gets the same run.
+func (w *Writer) collectRun(job *sendJob, now protocol.Time, i int) *sendJob {
+	s := w.sends[i]
+	pk := job.packet()
+	pk.block = w.m.Fill(s, &pk.app, pk.block[:0])
+	pk.w.Reset(pk.buf, wire.MaxFrameBytes, w.c.cluster, 0)
+	if err := pk.w.Append(&pk.app); err != nil {
+		w.c.log.Error("btrlog: cannot encode an append", "log", w.name, "from", uint64(s.From), "to", uint64(s.To), "error", err)
+		return job
+	}
+	body := pk.w.Body()
+	size := pk.w.Len()
+	pk.buf = pk.w.Finish()[:0]
+	shared := false
+	for j := i; j < len(w.sends); j++ {
+		if o := &w.sends[j]; o.Node >= 0 && o.Kind == s.Kind && o.From == s.From && o.To == s.To {
+			p := &w.peers[o.Node]
+			o.Node = -1
+			place := w.place(p, now)
+			if place == nil {
+				continue
+			}
+			head := pk.w.Head(p.inc)
+			if size <= place.limit {
+				job = job.add(w.c, p.address(place), head[:], body)
+				continue
+			}
+			shared = true
+			p.courier.send(parcel{key: parcelKey{wire.KindAppend, uint64(s.From), uint64(s.To)}, head: head, body: body})
+		}
+	}
+	if shared {
+		pk.buf = nil // the couriers keep it until the nodes have answered
+	}
+	return job
+}
+
+// collectOne encodes a message for one node.
+func (w *Writer) collectOne(job *sendJob, now protocol.Time, i int, m protocol.Message) *sendJob {
+	p := &w.peers[i]
+	place := w.place(p, now)
+	if place == nil {
+		return job
+	}
+	pk := job.packet()
+	pk.w.Reset(pk.buf, place.limit, w.c.cluster, 0)
+	if pk.w.Message(m) == nil {
+		data := pk.w.Finish()
+		pk.buf = data[:0]
+		return job.add(w.c, p.address(place), nil, data)
+	}
+	if err := p.courier.message(keyOf(m), m); err != nil {
+		w.c.log.Error("btrlog: cannot encode a message", "log", w.name, "node", string(p.node.id), "error", err)
+	}
+	return job
+}
+
+// place returns where a peer is, and notices when it is silent for long; nil if that is not known.
+func (w *Writer) place(p *writerPeer, now protocol.Time) *place {
+	switch {
+	case p.asked == 0:
+		p.asked = max(now, 1)
+	case now-p.asked > fallbackAfter:
+		p.port = 0 // the shard may be another after a restart; the well-known port forwards
+		if now-p.asked > lookAfter {
+			w.c.refreshSoon(p.node)
+		}
+	}
+	at := p.node.place.Load()
+	if at == nil {
+		w.c.refreshSoon(p.node)
+	}
+	return at
+}
+
+// rearm makes sure that the thread ticks the writer in time. Callers hold mu.
+func (w *Writer) rearm() {
+	if at := min(w.m.NextTick(), w.expire); at < w.armed {
+		w.armed = at
+		w.c.arm(w, at)
+	}
+}
+
+func (w *Writer) timer() *timer { return &w.t }
+
+func (w *Writer) onAck(now protocol.Time, h wire.Header, a *protocol.Ack) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.peers {
+		if p := &w.peers[i]; p.inc == h.Incarnation {
+			p.asked = 0
+			if h.ReplyTo != 0 {
+				p.port = h.ReplyTo
+			}
+		}
+	}
+	w.m.HandleAck(now, a)
+}
+
+func (w *Writer) onMessage(protocol.Time, wire.Header, protocol.Message) {} // of an open, late
+
+func (w *Writer) tick(now protocol.Time) {
+	w.mu.Lock()
+	w.armed = never
+	w.m.Tick(now)
+	job := w.advance(now)
+	w.mu.Unlock()
+	w.c.transmit(job)
+}
+
+func (w *Writer) settle(now protocol.Time) {
+	w.mu.Lock()
+	job := w.advance(now)
+	w.mu.Unlock()
+	w.c.transmit(job)
+}
+
+// advance does what a step of the machine made due: it publishes the watermark, wakes who waits, and returns what is to be
+// sent. Callers hold mu.
+func (w *Writer) advance(now protocol.Time) *sendJob {
+	if w.err != nil {
+		return nil
+	}
+	if c := uint64(w.m.Committed()); c > w.committed.Load() {
+		w.committed.Store(c)
+		w.syncs.release(LSN(c))
+		w.space.wakeFirst()
+		w.callbacks.notify()
+	}
+	if err := w.m.Err(); err != nil && !w.reopening {
+		w.lose(err)
+		return nil
+	}
+	if w.expire <= now {
+		w.expireWaiters(now)
+	}
+	if !w.reopening {
+		if w.m.NeedsRecordCheck() && !w.checking {
+			w.checking = w.c.spawn(w.checkRecord)
+		}
+	}
+	if w.closing {
+		w.drain()
+	}
+	job := w.collect(now)
+	w.rearm()
+	return job
+}
+
+// lose ends a writer whose machine has given up. What it gave out and did not see committed is unknown to it for ever.
+func (w *Writer) lose(err error) {
+	kind, _, retryable := kindOf(err)
+	e := &Error{Kind: kind, Op: "write", Log: w.name, Epoch: Epoch(w.m.Epoch()), Retryable: retryable, Err: err}
+	if next := w.m.Next(); next-1 > w.m.Committed() {
+		e.From, e.To, e.Unknown = LSN(w.m.Committed()+1), LSN(next-1), true
+	}
+	w.c.log.Warn("btrlog: writer ended", "log", w.name, "epoch", uint64(w.m.Epoch()), "error", err)
+	w.end(e)
+}
+
+// end wakes everybody with e and gives the writer's resources back. Callers hold mu.
+func (w *Writer) end(e *Error) {
+	if w.err != nil {
+		return
+	}
+	w.err = e
+	w.syncs.fail()
+	w.space.fail()
+	w.c.routes.remove(w.id, w)
+	w.c.timers.drop(&w.t)
+	w.cancel()
+	close(w.done)
+}
+
+func (w *Writer) clientClosed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := &Error{Kind: ErrClosed, Op: "write", Log: w.name, Epoch: Epoch(w.m.Epoch()), Err: errors.New("the client was closed")}
+	if next := w.m.Next(); next-1 > w.m.Committed() {
+		e.From, e.To, e.Unknown = LSN(w.m.Committed()+1), LSN(next-1), true
+	}
+	w.end(e)
+}
+
+// checkRecord reads the log's record after a refusal, until it can be read: one refusal alone is not loss (P10).
+func (w *Writer) checkRecord() {
+	for try := 1; w.ctx.Err() == nil; try++ {
+		ctx, cancel := context.WithTimeout(w.ctx, w.c.cfg.Timeout)
+		log, err := w.c.cat.Load(ctx, w.name)
+		cancel()
+		if isUnavailable(err) && err != nil {
+			w.c.log.Warn("btrlog: a node refused this writer and the log's record cannot be read", "log", w.name, "error", err)
+			continue // Load has paused; a network without metadata must not end a writer that still commits
+		}
+		w.mu.Lock()
+		w.checking = false
+		if w.err == nil && !w.reopening {
+			w.m.RecordSeen(log.Record.Epoch, err != nil || log.Record.ID != w.id)
+		}
+		job := w.advance(w.c.now())
+		w.mu.Unlock()
+		w.c.transmit(job)
+		return
+	}
+}
+
+// Committed returns the highest LSN known committed: one atomic load. It never goes back.
+func (w *Writer) Committed() LSN { return LSN(w.committed.Load()) }
+
+// Done is closed when the writer has ended: closed, fenced, or lost. Err says which.
+func (w *Writer) Done() <-chan struct{} { return w.done }
+
+// Err returns nil while the writer lives, and then why it ended. With Unknown set, From and To are the LSNs that were given
+// out and not seen committed; the next open of the log decides them.
+func (w *Writer) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err == nil {
+		return nil
+	}
+	return w.err
+}
+
+// Trim removes the records below before, for good: they read as ErrTrimmed from here, and their space is freed in the
+// background. before is at most one above Committed. nil: it is on record. Errors: ErrInvalid, definite; ErrNotFound;
+// ErrUnavailable, Unknown says whether it may have been applied. Repeat it freely.
+func (w *Writer) Trim(ctx context.Context, before LSN) error {
+	const op = "trim"
+	if before > w.Committed()+1 {
+		return &Error{Kind: ErrInvalid, Op: op, Log: w.name, Err: fmt.Errorf("cannot trim below LSN %d: the log is committed up to %d", before, w.Committed())}
+	}
+	ctx, done := w.c.call(ctx)
+	defer done()
+	log, err := w.c.cat.Trim(ctx, w.name, w.id, protocol.LSN(before))
+	if err == nil {
+		w.c.noteTrim(w.id, log.Record.TrimBefore)
+	}
+	return w.c.finish(op, w.name, err)
+}
+
+// cached returns a committed record that is still in the writer's window, appended to dst.
+func (w *Writer) cached(x LSN, dst []byte) ([]byte, bool) {
+	if x > w.Committed() {
+		return nil, false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	data, ok := w.m.Cached(protocol.LSN(x))
+	if !ok {
+		return nil, false
+	}
+	return append(dst, data...), true
+}
+
+func (p *writerPeer) address(at *place) ring.Addr {
+	if p.port != 0 {
+		return at.addr.WithPort(p.port)
+	}
+	return at.addr
+}
