@@ -526,9 +526,14 @@ func (m *modelRun) one() {
 		m.open()
 	case k < 950: // kill -9: acknowledged survives
 		m.disk.Kill()
-		m.h.settle()
 		m.reopens++
+		all, disk := m.h.latest.clone(), m.disk
 		m.open()
+		if m.disk == disk {
+			if d := all.differs(m.s.View()); d != "" {
+				m.fatal("after a kill without power loss: %s", d)
+			}
+		}
 	case k < 960: // power loss
 		m.disk = m.disk.Crash()
 		m.crashes++
