@@ -69,8 +69,9 @@ func (a *Append) Last() LSN { return a.First + LSN(a.Count) - 1 }
 // Ack answers Append, Activate, Watermark and Drop. For Append [First, Last] echoes the run; for Watermark Last is the
 // seal that the node holds durably.
 type Ack struct {
-	Log         LogID
-	Epoch       Epoch // echo of the request's epoch
+	Log   LogID
+	Epoch Epoch // echo of the request's epoch
+	// Incarnation is the node's; with StatusWrongIncarnation it is the one that the request named and that is gone.
 	Incarnation Incarnation
 	Kind        AckKind
 	Append      AppendKind

@@ -29,6 +29,7 @@ import (
 //	full n | space n           the node refuses data for want of room, or not
 //	kill w                     the client dies                             seal w          close the writer's segment
 //	snapshot n [all] | put     prepare the objects that n would flush / store them; flush n [all] does both
+//	segments n                 what n would flush by itself
 //	look n                     show the archive to n                       idle n          release what is archived, window included
 //	read n 1-3                 hot read                                    cold n          cold read with n's watermark
 //	drop-log n e2              tell n that the log was deleted at e2
@@ -353,6 +354,12 @@ func (s *script) nodeCommand(name string, n *wnode, rest []string) string {
 			w.put(s.obj)
 			s.obj = nil
 		}
+		return strings.Join(out, "\n")
+	case "segments":
+		var out []string
+		n.shard.Flushable(w.now, func(g Segment) {
+			out = append(out, fmt.Sprintf("segment %d: %d-%d@%d cLSN %d complete=%v", g.SegStart, g.First, g.Last, g.Label, g.CLSN, g.Complete))
+		})
 		return strings.Join(out, "\n")
 	case "look":
 		w.look(n)

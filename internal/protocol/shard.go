@@ -255,8 +255,13 @@ func (s *Shard) markLazily(l *nodeLog, out *Out) {
 	}
 }
 
-func (s *Shard) ack(to Peer, l *nodeLog, a Ack, out *Out) {
+// ack answers a request that named the incarnation asked. A refusal for another incarnation names the one that was asked:
+// the sender learns that it is gone, which an incarnation that the sender never heard of could not tell it (R3).
+func (s *Shard) ack(to Peer, asked Incarnation, l *nodeLog, a Ack, out *Out) {
 	a.Incarnation = s.inc
+	if a.Status == StatusWrongIncarnation {
+		a.Incarnation = asked
+	}
 	if l != nil {
 		a.Promised, a.Activated, a.CLSN = l.promised, l.activated, l.committed()
 	}
@@ -333,7 +338,7 @@ func (s *Shard) append(now Time, from Peer, m *Append, out *Out) {
 		a.Status = s.admit(l, m)
 	}
 	if a.Status != StatusOK {
-		s.ack(from, l, a, out)
+		s.ack(from, m.Incarnation, l, a, out)
 		return
 	}
 	raised := m.Kind == AppendNormal && l.raiseCLSN(m.CLSN)
@@ -342,7 +347,7 @@ func (s *Shard) append(now Time, from Peer, m *Append, out *Out) {
 		// the watermark as durable.
 		s.markLazily(l, out)
 	}
-	s.ack(from, l, a, out)
+	s.ack(from, m.Incarnation, l, a, out)
 }
 
 // admit checks an append that passed the gate against the log. It changes nothing.
@@ -459,7 +464,7 @@ func (s *Shard) activate(from Peer, m *Activate, out *Out) {
 		l.raiseCLSN(m.B)
 		s.mark(l, out)
 	}
-	s.ack(from, l, a, out)
+	s.ack(from, m.Incarnation, l, a, out)
 }
 
 func (s *Shard) watermark(from Peer, m *Watermark, out *Out) {
@@ -478,7 +483,7 @@ func (s *Shard) watermark(from Peer, m *Watermark, out *Out) {
 		}
 		a.Last = l.sealed
 	}
-	s.ack(from, l, a, out)
+	s.ack(from, m.Incarnation, l, a, out)
 }
 
 func (s *Shard) drop(from Peer, m *Drop, out *Out) {
@@ -504,7 +509,7 @@ func (s *Shard) drop(from Peer, m *Drop, out *Out) {
 		l.held, l.damaged, l.oldest = nil, nil, 0
 		s.mark(l, out)
 	}
-	s.ack(from, l, a, out)
+	s.ack(from, m.Incarnation, l, a, out)
 }
 
 // ErrNoSuchLog is returned for a log of which this shard knows nothing.
