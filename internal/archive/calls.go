@@ -98,6 +98,10 @@ func (a *Archive) list(ctx context.Context, prefix, startAfter string, limit int
 // getRange reads n bytes at offset of an object that the listing showed with size bytes, into the capacity of buf if
 // that suffices. An object of another size is damaged: objects are never replaced (AR4). n is bounded by the caller.
 func (a *Archive) getRange(ctx context.Context, key string, size, offset, n int64, buf []byte) ([]byte, error) {
+	if offset+n > size {
+		// A footer that was read earlier says so: the object has been cut since.
+		return nil, fmt.Errorf("%w: %q: the listing says %d bytes, its records need %d", ErrDamaged, key, size, offset+n)
+	}
 	if int64(cap(buf)) < n {
 		buf = make([]byte, n)
 	}
