@@ -1,0 +1,178 @@
+package sim
+
+import (
+	"context"
+	"slices"
+
+	"github.com/btrlog/btrlog/internal/archive"
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/internal/shard"
+	"github.com/btrlog/btrlog/lst"
+)
+
+// flushEvery is how often a node looks for something to archive, lookEvery how often it looks whether others archived
+// what it still holds, flushPatience how long a node waits for each one of lower rank, releaseIdle after how long without
+// appends the window is dropped too.
+const (
+	flushEvery    = 40 * millisecond
+	lookEvery     = 300 * millisecond
+	flushPatience = 150 * millisecond
+	releaseIdle   = 400 * millisecond
+)
+
+// flush is a node's flusher: segments go to the archive, what is archived goes from the disk. It runs beside the shard's
+// thread; everything that touches the core is posted to it.
+func (n *node) flush(p *proc, life int) {
+	w := n.w
+	arch := w.newArchive(false, n.rng)
+	since := map[segmentID]protocol.Time{}
+	nextLook := w.now + between(n.rng, 0, lookEvery)
+	for {
+		p.sleep(flushEvery + protocol.Time(n.rng.Int64N(int64(flushEvery))))
+		plans, view := n.plans(since)
+		for _, s := range plans {
+			n.flushOne(p, arch, s, view, life)
+		}
+		if w.now >= nextLook {
+			n.look(p, arch, life)
+			nextLook = w.now + lookEvery
+			for k := range since {
+				if w.now-since[k] > 20*second {
+					delete(since, k)
+				}
+			}
+		}
+		n.tidy(p)
+	}
+}
+
+type segmentID struct {
+	log   protocol.LogID
+	label protocol.Epoch
+	start protocol.LSN
+	first protocol.LSN
+}
+
+// plans lists what is due, in a fixed order, with the view that belongs to it (A3).
+func (n *node) plans(since map[segmentID]protocol.Time) ([]protocol.Segment, lst.View) {
+	w := n.w
+	var all, due []protocol.Segment
+	n.core.Flushable(w.now, func(s protocol.Segment) { all = append(all, s) })
+	slices.SortFunc(all, func(a, b protocol.Segment) int {
+		if a.Log != b.Log {
+			if a.Log < b.Log {
+				return -1
+			}
+			return 1
+		}
+		return int(int64(a.First) - int64(b.First))
+	})
+	for i, s := range all {
+		if i > 0 && all[i-1].Log == s.Log && all[i-1].Last+1 < s.First {
+			w.c.add(&w.c.HoledSegments)
+		}
+		id := segmentID{s.Log, s.Label, s.SegStart, s.First}
+		first, seen := since[id]
+		if !seen {
+			since[id], first = w.now, w.now
+		}
+		patience := protocol.Time(s.Rank) * flushPatience
+		switch {
+		case s.Complete && w.now-first >= patience:
+		case !s.Complete && s.FlushAge > 0 && s.Age > s.FlushAge+patience:
+		default:
+			continue
+		}
+		due = append(due, s)
+	}
+	return due, n.core.View()
+}
+
+func (n *node) flushOne(p *proc, arch *archive.Archive, s protocol.Segment, view lst.View, life int) {
+	w := n.w
+	source := func(yield func(archive.Record, error) bool) {
+		src := shard.NewSource(view, s)
+		for src.Next() {
+			r := src.Record()
+			if !yield(archive.Record{LSN: r.LSN, Label: r.Label, More: r.More, Data: r.Data}, nil) {
+				return
+			}
+		}
+		if err := src.Err(); err != nil {
+			yield(archive.Record{}, err)
+		}
+	}
+	w.c.add(&w.c.Flushes)
+	objects, err := arch.Flush(p.context(w.now+20*second), s, source)
+	if err != nil {
+		w.c.add(&w.c.FlushErrors)
+		w.tracef("%s: flush of log %s [%d,%d]@%d: %v", n.id, s.Log, s.First, s.Last, s.Label, err)
+	}
+	n.archived(s.Log, objects, life)
+}
+
+// archived tells the shard, on its thread, what the store holds.
+func (n *node) archived(log protocol.LogID, objects []protocol.ArchivedObject, life int) {
+	if len(objects) == 0 || n.life != life {
+		return
+	}
+	n.post(func() {
+		before, _ := n.core.Log(log)
+		n.core.Archived(n.w.now, log, objects)
+		if after, _ := n.core.Log(log); after.ArchivedThrough > before.ArchivedThrough {
+			n.w.c.add(&n.w.c.ArchivedRaised)
+			n.w.tracef("%s: log %s archived through %d, was %d, by %v", n.id, log, after.ArchivedThrough, before.ArchivedThrough, objects)
+		}
+	})
+}
+
+// look asks the store about every log of which this node holds something that is not archived as far as it knows.
+func (n *node) look(p *proc, arch *archive.Archive, life int) {
+	for _, st := range n.core.Logs() {
+		if st.Highest <= st.ArchivedThrough && st.CLSN <= st.ArchivedThrough {
+			continue
+		}
+		n.w.c.add(&n.w.c.Looks)
+		objects, err := arch.Look(p.context(n.w.now+20*second), st.Log, st.ArchivedThrough)
+		if err != nil {
+			continue
+		}
+		n.archived(st.Log, objects, life)
+	}
+}
+
+// tidy drops the windows of idle logs and gives files back.
+func (n *node) tidy(*proc) {
+	n.post(func() {
+		n.core.Release(n.w.now, releaseIdle)
+	})
+	n.tidying = true // behind the commit of that batch
+}
+
+func (n *node) reclaim() {
+	n.tidying = false
+	dropped, err := n.core.Store().Reclaim()
+	n.w.c.Reclaimed += dropped
+	if err != nil {
+		n.died(err)
+	}
+}
+
+// archivedThrough is what the store proves of a log without a hole from LSN 1, for the checkers.
+func (w *world) archivedThrough(log protocol.LogID) protocol.LSN {
+	objects, err := w.newArchive(true, w.ids).Look(context.Background(), log, 0)
+	if err != nil {
+		w.fail("archive", "look at a healthy store: %v", err)
+		return 0
+	}
+	var a protocol.LSN
+	for raised := true; raised; {
+		raised = false
+		for _, o := range objects {
+			if end := min(o.Last, o.CLSN); o.First <= a+1 && end > a {
+				a, raised = end, true
+			}
+		}
+	}
+	return a
+}

@@ -1,0 +1,232 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/lst"
+)
+
+// nemesis draws faults until the world heals.
+func (w *world) nemesis() {
+	total := 0
+	for _, f := range w.p.faults {
+		total += f.weight
+	}
+	w.spawn("nemesis", func(p *proc) {
+		for {
+			p.sleep(between(w.chance, w.p.faultEvery/4, 2*w.p.faultEvery))
+			if w.healed {
+				return
+			}
+			r := w.chance.IntN(total)
+			for _, f := range w.p.faults {
+				if r -= f.weight; r < 0 {
+					w.fault(f.name)
+					break
+				}
+			}
+		}
+	})
+}
+
+func (w *world) fault(name string) {
+	n := w.nodes[w.chance.IntN(len(w.nodes))]
+	for i := 0; i < 3 && n.state != nodeUp; i++ {
+		n = w.nodes[w.chance.IntN(len(w.nodes))]
+	}
+	if n.state == nodeRefused {
+		// Its operator replaces the disk; the model has counted it as lost since it was damaged.
+		w.wipe(n)
+		return
+	}
+	length := between(w.chance, 50*millisecond, 3*second)
+	w.tracef("fault: %s (%s)", name, n.id)
+	switch name {
+	case "power":
+		if n.state == nodeUp {
+			n.powerCut()
+			n.restartIn(between(w.chance, millisecond, 2*second))
+		}
+	case "tear":
+		if n.state == nodeUp {
+			n.disk.CrashAfter(w.chance.Int64N(8))
+		}
+	case "kill":
+		if n.state == nodeUp {
+			n.kill()
+			n.restartIn(between(w.chance, millisecond, 2*second))
+		}
+	case "partition":
+		for _, c := range w.actors {
+			switch w.chance.IntN(4) {
+			case 0:
+				w.net.block(c.ep, n.ep, w.now+length)
+			case 1:
+				w.net.block(n.ep, c.ep, w.now+length)
+			}
+		}
+	case "isolate":
+		for _, c := range w.actors {
+			w.net.block(c.ep, n.ep, w.now+length)
+			w.net.block(n.ep, c.ep, w.now+length)
+		}
+	case "powerAll":
+		w.powerCutOfAll()
+	case "wipe":
+		if w.mayLose(n) {
+			w.wipe(n)
+		}
+	case "damage":
+		if n.state == nodeUp && w.mayLose(n) {
+			w.damage(n)
+		}
+	case "slowDisk":
+		n.slow = w.now + length
+	case "storeDown":
+		w.store.down = w.now + length
+	case "storeSlow":
+		w.store.slow = w.now + length
+	case "killClient":
+		if c := w.victim(); c != nil {
+			w.c.add(&w.c.ClientCrashes)
+			w.tracef("%s is killed", c.name)
+			again := c.again
+			c.p.kill()
+			w.after(between(w.chance, millisecond, second), func() {
+				if !w.healed {
+					again()
+				}
+			})
+		}
+	case "pauseClient":
+		if c := w.victim(); c != nil {
+			w.c.add(&w.c.Zombies)
+			w.tracef("%s is stopped for %s", c.name, ms(length))
+			c.paused = w.now + length
+		}
+	default:
+		panic("no such fault: " + name)
+	}
+}
+
+// victim picks a writer, rather one that is opening: what it leaves half done is what the protocol is about.
+func (w *world) victim() *client {
+	var all, opening []*client
+	for _, c := range w.actors {
+		if c.again == nil {
+			continue
+		}
+		all = append(all, c)
+		if w.targets[c] != nil {
+			opening = append(opening, c)
+		}
+	}
+	if len(opening) > 0 && w.chance.IntN(2) == 0 {
+		all = opening
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all[w.chance.IntN(len(all))]
+}
+
+func (w *world) powerCutOfAll() {
+	w.c.add(&w.c.PowerCutsOfAll)
+	w.tracef("power cut of all nodes")
+	for _, n := range w.nodes {
+		if n.state == nodeUp {
+			n.powerCut()
+			n.restartIn(between(w.chance, millisecond, second))
+		}
+	}
+}
+
+// wipe replaces a node's disk by an empty one: another incarnation of the same name and address.
+func (w *world) wipe(n *node) {
+	w.c.add(&w.c.Wipes)
+	w.tracef("%s: disk replaced", n.id)
+	n.stop()
+	n.state = nodeDown
+	n.format()
+	n.register()
+	n.restartIn(between(w.chance, millisecond, 500*millisecond))
+}
+
+// mayLose reports whether the failure model allows the loss of n's disk now: of no ensemble that is recorded, or that an
+// open is about to record, may more than Qw − 1 disks be gone at once (S6).
+func (w *world) mayLose(n *node) bool {
+	ok := func(e protocol.Ensemble) bool {
+		gone, hit := 0, false
+		for _, m := range e {
+			o := w.byID[m.Node]
+			switch {
+			case o.inc != m.Incarnation || o.damaged:
+				gone++
+			case o == n:
+				hit = true
+			}
+		}
+		return !hit || gone+1 <= w.p.qw-1
+	}
+	for _, l := range w.logs {
+		e, _, err := w.recorded(l)
+		if err != nil || !ok(e) {
+			return false
+		}
+	}
+	for _, c := range w.actors {
+		if e := w.targets[c]; e != nil && !ok(e) {
+			return false
+		}
+	}
+	return true
+}
+
+// recorded reads a log's ensemble and history past all faults.
+func (w *world) recorded(l *simLog) (protocol.Ensemble, protocol.History, error) {
+	cat := w.newBareCatalog()
+	rec, err := cat.Load(context.Background(), l.name)
+	if err != nil || rec.Record.Ensemble == "" {
+		return nil, nil, err
+	}
+	e, err := cat.LoadEnsemble(context.Background(), rec.Record.Ensemble)
+	return e, rec.Record.History, err
+}
+
+// damage flips one byte of a stored record behind the node's back and restarts it. The last writes are spared: damage
+// there cannot be told from a write that power cut short.
+func (w *world) damage(n *node) {
+	v := n.core.View()
+	st := n.core.Store().Stats()
+	var places []lst.Location
+	v.Streams(nil, func(id lst.StreamID) bool {
+		for _, e := range v.Extents(id, nil) {
+			for x := e.From; x < e.To; x++ {
+				at, err := v.Locate(id, x)
+				if err == nil && at.Length > payloadHead && (at.Segment < st.Active && st.Active-at.Segment < 1<<31 && at.Segment+1 < st.Active || at.Segment == st.Active && at.Offset+int64(at.Length)+64<<10 < st.ActiveOffset) {
+					places = append(places, at)
+				}
+			}
+		}
+		return true
+	})
+	if len(places) == 0 {
+		return
+	}
+	at := places[w.chance.IntN(len(places))]
+	n.kill()
+	file := filepath.Join(shardDir, fmt.Sprintf("%08x.lst", at.Segment))
+	b, err := n.disk.ReadFile(file)
+	if err != nil {
+		panic(err)
+	}
+	b[at.Offset+int64(w.chance.IntN(at.Length))] ^= byte(1 + w.chance.IntN(255))
+	n.disk.WriteFile(file, b)
+	n.damaged = true
+	w.c.add(&w.c.Damages)
+	w.tracef("%s: %s damaged at %d", n.id, file, at.Offset)
+	n.restartIn(between(w.chance, millisecond, 500*millisecond))
+}

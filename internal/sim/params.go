@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/lst"
+)
+
+const (
+	millisecond = protocol.Millisecond
+	second      = 1000 * protocol.Millisecond
+)
+
+// params is everything that a seed draws before the run begins. It is printed first when a run fails.
+type params struct {
+	seed uint64
+
+	nodes, n, qw int
+	logs         int
+	writers      int // per log, competing
+	readers      int // per log and kind
+	chaos        protocol.Time
+
+	netDelay, netJitter         protocol.Time
+	netLoss, netDup, netStall   float64
+	netStallMax                 protocol.Time
+	diskWrite                   protocol.Time
+	direct                      bool
+	lstSegment                  int64
+	snapshotRecords             int
+	storeDelay                  protocol.Time
+	storeUnavailable            float64
+	storeConflict               float64
+	storeLost, storeLate        float64
+	window                      int
+	segment                     int64
+	flushAge                    protocol.Time
+	segmentAge                  protocol.Time
+	maxRecord                   int
+	blockBytes                  int
+	think                       protocol.Time // a writer's pause between actions
+	life                        protocol.Time // of a writer, on average
+	faultEvery                  protocol.Time
+	faults                      []weighted
+	powerCutAtEnd, seriesOfCuts bool
+}
+
+type weighted struct {
+	name   string
+	weight int
+}
+
+// derive returns the random stream named by salt. One root seed, all others derived, so that a draw more in one part of
+// the simulator does not change what the others see.
+func derive(seed uint64, salt string) *rand.Rand {
+	h := uint64(14695981039346656037)
+	for _, b := range []byte(salt) {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return rand.New(rand.NewPCG(seed, h))
+}
+
+func pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
+
+func between(r *rand.Rand, lo, hi protocol.Time) protocol.Time {
+	if hi <= lo {
+		return lo
+	}
+	return lo + protocol.Time(r.Int64N(int64(hi-lo)))
+}
+
+// faultNames are the kinds of fault that the nemesis knows; draw gives each a weight, often zero, so that seeds differ
+// in character.
+var faultNames = []string{"power", "tear", "kill", "partition", "isolate", "powerAll", "wipe", "damage", "slowDisk", "storeDown", "storeSlow", "killClient", "pauseClient"}
+
+// draw makes the parameters of a seed.
+func draw(seed uint64) *params {
+	r := derive(seed, "params")
+	p := &params{seed: seed}
+	shape := pick(r, [2]int{3, 2}, [2]int{3, 2}, [2]int{3, 2}, [2]int{5, 3}, [2]int{4, 3}, [2]int{3, 3}, [2]int{2, 2})
+	p.n, p.qw = shape[0], shape[1]
+	p.nodes = p.n + r.IntN(3)
+	p.logs = 1 + r.IntN(3)
+	p.writers = 1 + r.IntN(3)
+	p.readers = 1
+	p.chaos = between(r, 4*second, 12*second)
+	p.netDelay = between(r, 20*1000, 500*1000)
+	p.netJitter = between(r, 10*1000, 2*millisecond)
+	if r.IntN(4) > 0 {
+		p.netLoss = r.Float64() * pick(r, 0.01, 0.05, 0.2)
+		p.netDup = r.Float64() * pick(r, 0.01, 0.1)
+		p.netStall = r.Float64() * pick(r, 0.0, 0.01, 0.05)
+		p.netStallMax = between(r, 5*millisecond, 3*second)
+	}
+	p.diskWrite = between(r, 30*1000, 3*millisecond)
+	p.direct = r.IntN(2) == 0
+	p.lstSegment = pick(r, int64(128<<10), int64(256<<10), int64(512<<10))
+	p.snapshotRecords = pick(r, 10, 40, 200, 1000)
+	p.storeDelay = between(r, 200*1000, 20*millisecond)
+	if r.IntN(4) > 0 {
+		p.storeUnavailable = r.Float64() * pick(r, 0.0, 0.05, 0.2)
+		p.storeConflict = r.Float64() * pick(r, 0.0, 0.05, 0.2)
+		p.storeLost = r.Float64() * pick(r, 0.0, 0.05, 0.2)
+		p.storeLate = r.Float64() * pick(r, 0.0, 0.0, 0.1)
+	}
+	p.window = pick(r, 4, 16, 64)
+	p.segment = protocol.MinSegmentBytes
+	p.flushAge = pick(r, 0, 100*millisecond, 500*millisecond, 2*second)
+	p.segmentAge = pick(r, 0, 200*millisecond, second)
+	p.maxRecord = pick(r, 40, 400, 4000)
+	p.blockBytes = pick(r, 1200, 8000)
+	p.think = between(r, millisecond, 40*millisecond)
+	p.life = between(r, 200*millisecond, 4*second)
+	p.faultEvery = between(r, 100*millisecond, 1500*millisecond)
+	for _, f := range faultNames {
+		if w := r.IntN(4); w > 0 && r.IntN(3) > 0 {
+			p.faults = append(p.faults, weighted{f, w})
+		}
+	}
+	if len(p.faults) == 0 {
+		p.faults = []weighted{{"power", 1}}
+	}
+	p.powerCutAtEnd = r.IntN(2) == 0
+	return p
+}
+
+func (p *params) mode() lst.Mode {
+	if p.direct {
+		return lst.Direct
+	}
+	return lst.Buffered
+}
+
+func (p *params) String() string {
+	f := ""
+	for _, w := range p.faults {
+		f += fmt.Sprintf(" %s:%d", w.name, w.weight)
+	}
+	return fmt.Sprintf("seed=%d nodes=%d ensemble=%d/%d logs=%d writers=%d readers=%d chaos=%s\n"+
+		"  net: delay=%s jitter=%s loss=%.3f dup=%.3f stall=%.3f up to %s\n"+
+		"  disk: write=%s direct=%v segment=%d snapshot=%d records\n"+
+		"  store: delay=%s unavailable=%.3f conflict=%.3f lost=%.3f late=%.3f\n"+
+		"  log: window=%d segment=%d flush age=%s segment age=%s record<=%d block=%d\n"+
+		"  writers: think=%s life=%s\n  faults: every %s:%s; power cut at end=%v",
+		p.seed, p.nodes, p.n, p.qw, p.logs, p.writers, p.readers, ms(p.chaos),
+		ms(p.netDelay), ms(p.netJitter), p.netLoss, p.netDup, p.netStall, ms(p.netStallMax),
+		ms(p.diskWrite), p.direct, p.lstSegment, p.snapshotRecords,
+		ms(p.storeDelay), p.storeUnavailable, p.storeConflict, p.storeLost, p.storeLate,
+		p.window, p.segment, ms(p.flushAge), ms(p.segmentAge), p.maxRecord, p.blockBytes,
+		ms(p.think), ms(p.life), ms(p.faultEvery), f, p.powerCutAtEnd)
+}
+
+func ms(t protocol.Time) string { return fmt.Sprintf("%.3fms", float64(t)/1e6) }
+
+// counters count what happened in a run; over many seeds a required one that stays zero fails the run, because then the
+// faults it stands for were never tried.
+type counters struct {
+	Packets, Lost, Duplicated, Delayed, Partitioned  int
+	StoreRequests, StoreOutages                      int
+	AppliedButUnknown, StoreConflicts, HiddenRetries int
+	Batches, Appends, AppendBatches, Commits         int
+	WindowFull                                       int
+	Opens, OpensDone, OpensFailed, OpensKilled       int
+	Takeovers, OverlappingTakeovers                  int
+	EnsembleChanges, LiveReopens, Repaired, Copied   int
+	PartialActivations, StaleReturners               int
+	Fenced, Zombies, ClientCrashes                   int
+	PowerCuts, TornWrites, Kills, PowerCutsOfAll     int
+	Boots, Replayed, RefusedStarts                   int
+	Wipes, Damages, DamagedSeen                      int
+	Flushes, FlushErrors, Looks, ArchivedRaised      int
+	HoledSegments, Reclaimed                         int
+	HotReads, HotRecords, ColdReads, ColdRecords     int
+	Polls, FinalRecords                              int
+	Events                                           int
+	VirtualMS                                        int
+}
+
+func (c *counters) add(n *int) { *n++ }
+
+// required names the counters that a run over many seeds must not leave at zero.
+var required = []string{"Commits", "Takeovers", "OverlappingTakeovers", "PowerCuts", "TornWrites", "Kills", "PowerCutsOfAll", "Wipes", "DamagedSeen",
+	"AppliedButUnknown", "StaleReturners", "PartialActivations", "HoledSegments", "EnsembleChanges", "Zombies", "Fenced", "Duplicated",
+	"Lost", "Delayed", "Partitioned", "StoreOutages", "HotRecords", "ColdRecords", "Repaired", "Copied", "ArchivedRaised", "Reclaimed"}
+
+// table returns the counters by name.
+func (c *counters) table() map[string]int {
+	b, err := json.Marshal(c)
+	if err != nil {
+		panic(err)
+	}
+	m := map[string]int{}
+	if err := json.Unmarshal(b, &m); err != nil {
+		panic(err)
+	}
+	return m
+}
+
+// merge adds o to c.
+func (c *counters) merge(o *counters) {
+	m, n := c.table(), o.table()
+	for k, v := range n {
+		m[k] += v
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	if err := json.Unmarshal(b, c); err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,198 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"hash"
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+
+	"github.com/btrlog/btrlog/internal/archive"
+	"github.com/btrlog/btrlog/internal/meta"
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/internal/wire"
+)
+
+const cluster wire.ClusterID = 0x51b
+
+// world is one run: everything that exists, and the one seed from which all of it follows.
+type world struct {
+	*scheduler
+	p      *params
+	mutant Mutant
+	c      counters
+
+	net   *network
+	store *store
+	cat   *meta.Catalog
+	nodes []*node
+	byID  map[protocol.NodeID]*node
+	logs  []*simLog
+	check *checker
+
+	load    *rand.Rand // workload
+	chance  *rand.Rand // faults
+	ids     *rand.Rand // ids, nonces, salts
+	clients endpoint   // last client endpoint given out
+	actors  []*client  // live clients that the nemesis may kill or pause
+	healed  bool
+	opening map[protocol.LogID]int // opens that hold a token and are not finished
+	targets map[*client]protocol.Ensemble
+
+	failure *Failure
+	trace   *bytes.Buffer // nil unless asked for
+	sum     hash.Hash64   // of every packet with its time: two runs of a seed must agree
+}
+
+// simLog is one log of the world.
+type simLog struct {
+	name string
+	id   protocol.LogID
+}
+
+func newWorld(seed uint64, m Mutant, verbose bool) *world {
+	p := draw(seed)
+	w := &world{scheduler: newScheduler(), p: p, mutant: m, byID: map[protocol.NodeID]*node{}, clients: 1000, sum: fnv.New64a(),
+		load: derive(seed, "load"), chance: derive(seed, "faults"), ids: derive(seed, "ids"), opening: map[protocol.LogID]int{},
+		targets: map[*client]protocol.Ensemble{}}
+	if verbose {
+		w.trace = &bytes.Buffer{}
+	}
+	w.now = 1 // zero means "never" to the protocol
+	w.net = newNetwork(w.scheduler, derive(seed, "net"), p, &w.c)
+	w.net.trace = w.tracePacket
+	w.store = newStore(w.scheduler, derive(seed, "store"), seed, p, &w.c)
+	w.check = newChecker(&w.c, w.fail)
+	w.cat = w.newCatalog()
+	for i := range p.nodes {
+		n := newNode(w, i)
+		w.nodes = append(w.nodes, n)
+		w.byID[n.id] = n
+		n.register()
+		n.boot()
+	}
+	for i := range p.logs {
+		l := &simLog{name: fmt.Sprintf("log%d", i)}
+		o := meta.DefaultOptions()
+		o.N, o.Qw, o.Window, o.SegmentBytes = p.n, p.qw, p.window, p.segment
+		o.FlushAge = time.Duration(p.flushAge / millisecond * millisecond)
+		rec, err := w.newBareCatalog().Create(context.Background(), l.name, o)
+		if err != nil {
+			panic(fmt.Sprintf("create of a log on a healthy store: %v", err))
+		}
+		l.id = rec.Record.ID
+		w.logs = append(w.logs, l)
+		w.check.log(l.id).name = l.name
+	}
+	return w
+}
+
+// newCatalog returns a catalog as one process has it, on the store with its delays and faults.
+func (w *world) newCatalog() *meta.Catalog {
+	cat, err := meta.New(w.store, meta.Config{Root: "sim", Random: w.ids.Uint64, Now: w.wall, Sleep: sleepSeam})
+	if err != nil {
+		panic(err)
+	}
+	return cat
+}
+
+// newBareCatalog looks at the metadata past all delays and faults; checkers and the nemesis use it.
+func (w *world) newBareCatalog() *meta.Catalog {
+	cat, err := meta.New(w.store.inner, meta.Config{Root: "sim", Random: w.ids.Uint64, Now: w.wall, Sleep: sleepSeam})
+	if err != nil {
+		panic(err)
+	}
+	return cat
+}
+
+func (w *world) newArchive(bare bool, r *rand.Rand) *archive.Archive {
+	o := archive.Options{Root: "sim", Sleep: sleepSeam, Rand: r.Float64, Attempts: 4}
+	a, err := archive.New(w.store, o)
+	if bare {
+		a, err = archive.New(w.store.inner, o)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
+
+// wall is the wall clock of the simulation.
+func (w *world) wall() time.Time { return time.Unix(1_700_000_000, 0).Add(time.Duration(w.now)).UTC() }
+
+func (w *world) random(p []byte) {
+	for i := range p {
+		p[i] = byte(w.ids.Uint32())
+	}
+}
+
+// fail records the first violation; the run stops there.
+func (w *world) fail(rule, format string, args ...any) {
+	if w.failure == nil {
+		w.failure = &Failure{Seed: w.p.seed, Rule: rule, Message: fmt.Sprintf(format, args...), At: time.Duration(w.now), Params: w.p.String()}
+		w.tracef("VIOLATION %s: %s", rule, w.failure.Message)
+	}
+}
+
+func (w *world) tracef(format string, args ...any) {
+	if w.trace != nil {
+		fmt.Fprintf(w.trace, "%12.6f ", float64(w.now)/1e9)
+		fmt.Fprintf(w.trace, format, args...)
+		w.trace.WriteByte('\n')
+	}
+}
+
+// tracePacket adds every packet to the sum and, when a trace is kept, its messages to the trace.
+func (w *world) tracePacket(from, to endpoint, what string, packet []byte) {
+	var head [24]byte
+	for i, v := range [3]uint64{uint64(w.now), uint64(from), uint64(to)} {
+		for j := range 8 {
+			head[8*i+j] = byte(v >> (8 * j))
+		}
+	}
+	w.sum.Write(head[:])
+	w.sum.Write(packet)
+	if w.trace == nil {
+		return
+	}
+	var r wire.Reader
+	if err := r.Reset(packet, cluster); err != nil {
+		w.tracef("%s → %s: %v", w.hostName(from), w.hostName(to), err)
+		return
+	}
+	for r.Next() {
+		m, err := r.Message()
+		if err != nil {
+			w.tracef("%s → %s: %v", w.hostName(from), w.hostName(to), err)
+			return
+		}
+		w.tracef("%s → %s: %s", w.hostName(from), w.hostName(to), brief(m))
+	}
+}
+
+func (w *world) hostName(e endpoint) string {
+	if int(e) < len(w.nodes) {
+		return string(w.nodes[e].id)
+	}
+	return fmt.Sprintf("client%d", e)
+}
+
+// brief is one line about a message.
+func brief(m protocol.Message) string {
+	switch m := m.(type) {
+	case *protocol.Append:
+		return fmt.Sprintf("append %s log %s e%d label %d [%d,%d] seg %d+%d cLSN %d", m.Kind, m.Log, m.Epoch, m.Label, m.First, m.Last(), m.SegStart, m.SegOff, m.CLSN)
+	case *protocol.Ack:
+		return fmt.Sprintf("ack %s log %s e%d %s [%d,%d] label %d promised %d activated %d cLSN %d", m.Kind, m.Log, m.Epoch, m.Status, m.First, m.Last, m.Label, m.Promised, m.Activated, m.CLSN)
+	case *protocol.OpenReply:
+		return fmt.Sprintf("open-reply log %s e%d %s promised %d activated %d start %d cLSN %d archived %d held %v damaged %v", m.Log, m.Epoch, m.Status, m.Promised, m.Activated,
+			m.Start, m.CLSN, m.ArchivedThrough, m.Held, m.Damaged)
+	case *protocol.FetchReply:
+		return fmt.Sprintf("fetch-reply log %s e%d %s [%d,%d] %d records damaged %v", m.Log, m.Epoch, m.Status, m.From, m.Through, len(m.Records), m.Damaged)
+	case *protocol.ReadReply:
+		return fmt.Sprintf("read-reply log %s %s activated %d cLSN %d archived %d [%d,%d] %d records", m.Log, m.Status, m.Activated, m.CLSN, m.ArchivedThrough, m.From, m.Through, len(m.Records))
+	}
+	return fmt.Sprintf("%T %+v", m, m)
+}
