@@ -1,6 +1,9 @@
 package protocol
 
-import "fmt"
+import (
+	"fmt"
+	"sort"
+)
 
 // ReadView is what a reader knows of a log from its record.
 type ReadView struct {
@@ -94,7 +97,9 @@ func (m *Merge) Raw(x LSN, replies []*ReadReply) *Record {
 		if r == nil {
 			continue
 		}
-		for i := range r.Records {
+		// A node's records ascend, with one label each: its highest that is not void there.
+		i := sort.Search(len(r.Records), func(i int) bool { return r.Records[i].LSN >= x })
+		if i < len(r.Records) {
 			c := &r.Records[i]
 			if c.LSN == x && !m.view.History.Void(c.Label, x) && (best == nil || c.Label > best.Label) {
 				best = c
@@ -102,6 +107,18 @@ func (m *Merge) Raw(x LSN, replies []*ReadReply) *Record {
 		}
 	}
 	return best
+}
+
+// RawRun appends to dst the copies to serve from LSN from on, without a hole, up to to.
+func (m *Merge) RawRun(from, to LSN, replies []*ReadReply, dst []Record) []Record {
+	for x := from; x <= to; x++ {
+		c := m.Raw(x, replies)
+		if c == nil {
+			break
+		}
+		dst = append(dst, *c)
+	}
+	return dst
 }
 
 // Lost says whether committed LSN x, of which no answer has a copy to serve, is lost: Qr members have no copy and would know,
@@ -161,7 +178,8 @@ func (m *Merge) Highest(replies []*ReadReply) LSN {
 // holds yet for some LSN: then the reader waits for the watermark or for more answers. The view must have been read after
 // the question was asked, and the answers after the view.
 func (m *Merge) Tail(highest LSN, replies []*ReadReply) (tail LSN, decided bool, why string) {
-	for x := m.clsn + 1; x <= highest; x++ {
+	known := max(m.clsn, m.archived)
+	for x := known + 1; x <= highest; x++ {
 		most, silent := m.copies(x, replies)
 		switch {
 		case most >= m.view.Qw:
@@ -171,7 +189,7 @@ func (m *Merge) Tail(highest LSN, replies []*ReadReply) (tail LSN, decided bool,
 			return x - 1, false, fmt.Sprintf("LSN %d: %d equal copies, %d nodes silent, %d copies decide", x, most, silent, m.view.Qw)
 		}
 	}
-	return max(highest, m.clsn), true, ""
+	return max(highest, known), true, ""
 }
 
 // copies counts the largest set of equal copies of x, and the members that may hold one more.

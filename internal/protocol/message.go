@@ -182,12 +182,14 @@ type Read struct {
 // ReadReply is a node's answer to Read. Records are committed and not void by this node's own history, so a record it
 // carries may be served as it is; what it lacks in [From, min(To, CLSN)] must come from another node or the archive.
 type ReadReply struct {
-	Log             LogID
-	Req             uint64
-	Incarnation     Incarnation
-	Status          Status
-	Activated       Epoch
-	Start           LSN
+	Log         LogID
+	Req         uint64
+	Incarnation Incarnation
+	Status      Status
+	Activated   Epoch
+	Start       LSN
+	// CLSN proves what this node holds, at the epoch it activated. ArchivedThrough may be above it, at a node that missed
+	// an epoch: what is at or below is committed and in the archive, but the copies here may be others.
 	CLSN            LSN
 	ArchivedThrough LSN
 	Highest         LSN // highest LSN held that is not void, committed or not (for a linearizable tail)

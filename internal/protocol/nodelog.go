@@ -12,7 +12,7 @@ type nodeLog struct {
 	promised  Epoch
 	activated Epoch
 	start     LSN
-	clsn      LSN // proves the copies held: told by writers of epochs that were activated here, see committed
+	clsn      LSN // proves the copies held, see committed
 	archived  LSN
 	sealed    LSN // last LSN of a segment that was cut by age or close, under the activated epoch
 	dropped   LSN // everything at or below is gone locally (archived before)
@@ -174,10 +174,10 @@ func (l *nodeLog) raiseCLSN(c LSN) bool {
 	return true
 }
 
-// committed is what the node says of how far the log is committed. It is not what it serves by: archived-through tells
-// that LSNs are committed, and nothing of whether the copies held here are the committed ones. A node that missed an epoch
-// may hold copies that are void without knowing it, and only the watermark of an epoch that it activated proves its
-// copies (H8, H9).
+// committed is how far the log is known to be committed. It is not what the node serves by: archived-through tells that
+// LSNs are committed, and nothing of whether the copies held here are the committed ones. A node that missed an epoch may
+// hold copies that are void without knowing it, and only the watermark of an epoch that it activated proves its copies
+// (H8, H9). So answers carry the two apart.
 func (l *nodeLog) committed() LSN { return max(l.clsn, l.archived) }
 
 func (l *nodeLog) damagedAbove(floor LSN) []Range {

@@ -46,8 +46,19 @@ func TestArchiveIsNoWatermarkForStaleCopies(t *testing.T) {
 			t.Errorf("restart %v: %s", restart, got)
 		}
 		r := s.w.hotRead(s.w.node("c"), 1, 1)
-		if r.CLSN != 1 || r.ArchivedThrough != 1 {
-			t.Errorf("restart %v: c reports cLSN %d, archived-through %d, want 1 and 1", restart, r.CLSN, r.ArchivedThrough)
+		if r.CLSN != 0 || r.ArchivedThrough != 1 {
+			t.Errorf("restart %v: c reports cLSN %d, archived-through %d, want 0 and 1", restart, r.CLSN, r.ArchivedThrough)
+		}
+		// A reader that has only this answer and the record of before must not serve y under the archive's word either.
+		var m Merge
+		m.SetView(ReadView{Ensemble: s.w.reg.ensemble, Qw: 2, History: History{{1, 1}}})
+		m.Observe(r)
+		raw := &ReadReply{Incarnation: r.Incarnation, Through: 1, Records: []Record{{LSN: 1, Label: 1, Data: []byte("y")}}}
+		if rec := m.Raw(1, []*ReadReply{nil, nil, raw}); rec != nil {
+			t.Errorf("restart %v: a raw read serves %q", restart, rec.Data)
+		}
+		if tail, ok, why := m.Tail(1, make([]*ReadReply, 3)); tail != 1 || !ok {
+			t.Errorf("restart %v: tail %d %v %s below what is archived", restart, tail, ok, why)
 		}
 	}
 }

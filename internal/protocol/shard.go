@@ -263,7 +263,7 @@ func (s *Shard) ack(to Peer, asked Incarnation, l *nodeLog, a Ack, out *Out) {
 		a.Incarnation = asked
 	}
 	if l != nil {
-		a.Promised, a.Activated, a.CLSN = l.promised, l.activated, l.committed()
+		a.Promised, a.Activated, a.CLSN = l.promised, l.activated, l.clsn
 	}
 	out.Acks = append(out.Acks, AckOut{to, a})
 }
@@ -292,7 +292,7 @@ func (s *Shard) open(from Peer, m *Open, out *Out) {
 			}
 			s.mark(l, out)
 		}
-		r.Activated, r.Start, r.CLSN, r.ArchivedThrough = l.activated, l.start, l.committed(), l.archived
+		r.Activated, r.Start, r.CLSN, r.ArchivedThrough = l.activated, l.start, l.clsn, l.archived
 		r.Held, r.Through = l.held.extents(l.archived, MaxExtents)
 		r.Damaged = l.damagedAbove(l.archived)
 	}

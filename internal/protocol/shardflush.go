@@ -126,7 +126,7 @@ func (s *Shard) Archived(now Time, log LogID, objects []ArchivedObject, out *Out
 	if l == nil || l.deleted {
 		return
 	}
-	a := l.archived
+	a, label := l.archived, Epoch(0)
 	for raised := true; raised; {
 		raised = false
 		for _, o := range objects {
@@ -135,12 +135,15 @@ func (s *Shard) Archived(now Time, log LogID, objects []ArchivedObject, out *Out
 				end = o.Last
 			}
 			if o.First <= a+1 && end > a {
-				a, raised = end, true
+				a, label, raised = end, max(label, o.Label), true
 			}
 		}
 	}
 	if a > l.archived {
-		l.archived = a // and not the watermark: see committed
+		l.archived = a
+		if label <= l.activated {
+			l.raiseCLSN(a) // not if we missed an epoch that wrote there: see committed
+		}
 		kept := l.damaged[:0]
 		for _, d := range l.damaged {
 			if d.To > a {

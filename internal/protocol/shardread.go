@@ -41,11 +41,11 @@ func (s *Shard) read(from Peer, m *Read, out *Out) {
 	if l != nil && l.deleted {
 		r.Status = StatusDeleted
 	} else if l != nil {
-		r.Activated, r.Start, r.CLSN, r.ArchivedThrough = l.activated, l.start, l.committed(), l.archived
+		r.Activated, r.Start, r.CLSN, r.ArchivedThrough = l.activated, l.start, l.clsn, l.archived
 		r.Highest, r.HighestLabel = l.held.highest()
 		r.Uncommitted, _ = l.held.extents(l.clsn, MaxExtents)
 		if m.From > 0 {
-			r.Through = min(m.To, l.clsn) // not committed(): see there
+			r.Through = min(m.To, l.clsn)
 			if m.Raw {
 				r.Through = min(m.To, MaxLSN)
 			}
