@@ -14,9 +14,10 @@ import (
 
 // endpoint is what the acknowledgement thread serves: a Writer or an open under way. Its methods lock by themselves.
 type endpoint interface {
-	// onAck and onMessage apply one reply; settle then sends what that made due and wakes who waits.
+	// onAck and onMessage apply one reply; settle then sends what that made due and wakes who waits. whole is false for a
+	// reply that came in a datagram, whose lists the node may have cut to fit.
 	onAck(now protocol.Time, h wire.Header, a *protocol.Ack)
-	onMessage(now protocol.Time, h wire.Header, m protocol.Message)
+	onMessage(now protocol.Time, h wire.Header, m protocol.Message, whole bool)
 	settle(now protocol.Time)
 	// tick does what is due by time, and settles.
 	tick(now protocol.Time)
@@ -234,7 +235,7 @@ func (c *Client) receive(now protocol.Time, data []byte) {
 				continue
 			}
 			for _, e := range targets {
-				e.onMessage(now, h, m)
+				e.onMessage(now, h, m, false)
 			}
 		}
 		for _, e := range targets {
@@ -251,7 +252,7 @@ func (c *Client) deliver(h wire.Header, m protocol.Message, e endpoint) {
 	if a, ok := m.(*protocol.Ack); ok {
 		e.onAck(now, h, a)
 	} else {
-		e.onMessage(now, h, m)
+		e.onMessage(now, h, m, true)
 	}
 	e.settle(now)
 }

@@ -344,10 +344,20 @@ func (call *openCall) onAck(now protocol.Time, h wire.Header, a *protocol.Ack) {
 	call.o.Handle(now, a)
 }
 
-func (call *openCall) onMessage(now protocol.Time, h wire.Header, m protocol.Message) {
+func (call *openCall) onMessage(now protocol.Time, h wire.Header, m protocol.Message, whole bool) {
 	call.mu.Lock()
 	defer call.mu.Unlock()
 	call.heard(h)
+	if r, ok := m.(*protocol.OpenReply); ok && !whole && r.Log == call.id && r.Epoch == call.epoch && r.Status == protocol.StatusOK && r.Through < protocol.MaxLSN {
+		// The node holds more than a datagram can tell. The opener takes one answer per node, so it must be the one that
+		// is told over HTTP.
+		for _, member := range call.members {
+			if member.Incarnation == r.Incarnation {
+				call.courierOpen(member.Node)
+			}
+		}
+		return
+	}
 	call.o.Handle(now, m)
 }
 
@@ -429,6 +439,14 @@ func (call *openCall) post(job *sendJob, s protocol.OpenSend) *sendJob {
 		}
 	}
 	return job
+}
+
+// courierOpen asks a node over HTTP what it holds.
+func (call *openCall) courierOpen(id protocol.NodeID) {
+	m := &protocol.Open{Log: call.id, Epoch: call.epoch, Req: uint64(call.epoch), Name: call.name}
+	if err := call.nodes[id].courier.message(keyOf(m), m); err != nil {
+		call.c.log.Error("btrlog: cannot encode a message of an open", "log", call.name, "node", string(id), "error", err)
+	}
 }
 
 func keyOf(m protocol.Message) parcelKey {

@@ -136,26 +136,39 @@ func (r *Reader) Read(ctx context.Context, lsn LSN, dst []byte) ([]byte, error) 
 	}
 	ctx, done := r.c.call(ctx)
 	defer done()
-	x := protocol.LSN(lsn)
-	found, err := r.fetch(ctx, op, x, x, 1, false)
-	if err == nil && found.cold != 0 {
+	out, ok, err := r.readOne(ctx, op, protocol.LSN(lsn), dst)
+	if err == nil && !ok {
+		// The nodes hear of a commit with the next append, or a little later. Count before saying no: what was synced is
+		// found from here on.
+		var tail protocol.LSN
+		if tail, err = r.tail(ctx, op); err == nil && tail >= protocol.LSN(lsn) {
+			out, ok, err = r.readOne(ctx, op, protocol.LSN(lsn), dst)
+		}
+	}
+	if err == nil && !ok {
+		err = &Error{Kind: ErrNotFound, Op: op, Log: r.name, From: lsn, To: lsn, Retryable: true,
+			Err: fmt.Errorf("not committed; the log is committed up to %d", r.Committed())}
+	}
+	return out, r.c.finish(op, r.name, err)
+}
+
+// readOne reads one record; false: no node knows that it is committed.
+func (r *Reader) readOne(ctx context.Context, op string, x protocol.LSN, dst []byte) ([]byte, bool, error) {
+	f, err := r.fetch(ctx, op, x, x, 1, false)
+	if err == nil && f.cold != 0 {
 		var rec archive.Record
 		if rec, err = r.cold.Read(ctx, x, r.coldWatermark(), dst); err == nil {
-			return dst[:len(dst)+len(rec.Data)], nil
+			return append(dst, rec.Data...), true, nil // in place, where dst had the room
 		}
 		var miss *archive.NotFoundError
 		if errors.As(err, &miss) {
-			found, err = r.fetch(ctx, op, x, x, 1, true)
+			f, err = r.fetch(ctx, op, x, x, 1, true)
 		}
 	}
-	switch {
-	case err != nil:
-		return dst, r.c.finish(op, r.name, err)
-	case len(found.records) == 0:
-		return dst, &Error{Kind: ErrNotFound, Op: op, Log: r.name, From: lsn, To: lsn, Retryable: true,
-			Err: fmt.Errorf("not committed; the log is known committed up to %d", r.Committed())}
+	if err != nil || len(f.records) == 0 {
+		return dst, false, err
 	}
-	return append(dst, found.records[0].Data...), nil
+	return append(dst, f.records[0].Data...), true, nil
 }
 
 func (r *Reader) trimmed(op string, from LSN, before protocol.LSN) error {
@@ -295,12 +308,12 @@ func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, war
 	replies := r.askOthers(ctx, v.Ensemble, make([]*protocol.ReadReply, len(v.Ensemble)),
 		protocol.Read{Log: r.id, From: from, To: to, MaxBytes: chunkBytes, Raw: true})
 	r.mu.Lock()
-	copied := r.m.Raw(from, replies)
+	copies := r.m.RawRun(from, to, replies, nil)
 	c, _ := r.m.Watermark()
 	lost, silent := r.m.Lost(from, replies)
 	r.mu.Unlock()
-	if copied != nil {
-		return found{records: []protocol.Record{*copied}}, nil, nil
+	if len(copies) > 0 {
+		return found{records: copies}, nil, nil
 	}
 	if !warm {
 		return found{cold: min(to, c)}, nil, nil // it answers with a miss if it does not have it, and we come again

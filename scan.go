@@ -43,6 +43,16 @@ func (r *Reader) Scan(ctx context.Context, from, to LSN) iter.Seq2[Record, error
 		}
 		next, err := r.produce(ctx, op, first, last, out)
 		if err == nil && next <= last && ctx.Err() == nil {
+			// The nodes may not have heard of the last commits yet; see Read.
+			tail, terr := r.Tail(ctx)
+			if terr != nil {
+				return terr
+			}
+			if protocol.LSN(tail) >= next {
+				next, err = r.produce(ctx, op, next, min(last, protocol.LSN(tail)), out)
+			}
+		}
+		if err == nil && next <= last && ctx.Err() == nil {
 			err = &Error{Kind: ErrNotFound, Op: op, Log: r.name, From: LSN(next), To: LSN(last), Retryable: true, Err: errors.New("not committed")}
 		}
 		return err

@@ -350,7 +350,7 @@ func (w *Writer) onAck(now protocol.Time, h wire.Header, a *protocol.Ack) {
 	w.m.HandleAck(now, a)
 }
 
-func (w *Writer) onMessage(protocol.Time, wire.Header, protocol.Message) {} // of an open, late
+func (w *Writer) onMessage(protocol.Time, wire.Header, protocol.Message, bool) {} // of an open, late
 
 func (w *Writer) tick(now protocol.Time) {
 	w.mu.Lock()
