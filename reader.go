@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/btrlog/btrlog/internal/archive"
@@ -35,6 +36,19 @@ type Reader struct {
 	m      protocol.Merge
 	read   time.Time // when the record was read
 	prefer int       // the member that is asked first
+
+	hotRecords, coldRecords atomic.Uint64
+}
+
+// ReaderStats counts the records that Scan and Follow handed out, by where they came from.
+type ReaderStats struct {
+	HotRecords  uint64 // from log nodes
+	ColdRecords uint64 // from the object store
+}
+
+// Stats returns the counts since OpenReader.
+func (r *Reader) Stats() ReaderStats {
+	return ReaderStats{HotRecords: r.hotRecords.Load(), ColdRecords: r.coldRecords.Load()}
 }
 
 // OpenReader opens a log for reading. Errors: ErrNotFound; ErrUnavailable; ErrClosed.

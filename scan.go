@@ -142,6 +142,7 @@ func (r *Reader) produce(ctx context.Context, op string, from, to protocol.LSN, 
 			if !out(records(f.records)) {
 				return next, context.Cause(ctx)
 			}
+			r.hotRecords.Add(uint64(len(f.records)))
 			next += protocol.LSN(len(f.records))
 			warm = false
 		}
@@ -170,6 +171,7 @@ func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out fun
 			return true
 		}
 		ok := out(recs)
+		r.coldRecords.Add(uint64(len(recs)))
 		recs, buf = nil, nil // the consumer has them
 		return ok
 	}
@@ -301,6 +303,7 @@ func (p *pollState) wait(ctx context.Context, op string, next *protocol.LSN, out
 		if !out(records(f.records)) {
 			return context.Cause(ctx)
 		}
+		r.hotRecords.Add(uint64(len(f.records)))
 		*next += protocol.LSN(len(f.records))
 		return nil
 	}
