@@ -38,7 +38,8 @@ func (w *Writer) NextTick() Time {
 			at = min(at, max(n.wmAt, w.lastAt+pushDelay))
 		}
 	}
-	if w.cfg.SegmentAge > 0 && w.segOff > 0 {
+	if w.cfg.SegmentAge > 0 && w.segOff > 0 && w.clsn == w.next-1 {
+		// Not before all is committed: a driver that was told a time at which Tick does nothing would spin.
 		at = min(at, w.segSince+w.cfg.SegmentAge)
 	}
 	return at

@@ -42,6 +42,9 @@ const (
 	archiveWithin = 60 * second
 )
 
+// maxEvents is far above what any run needs.
+const maxEvents = 2_000_000
+
 // runSeed runs one world from its birth to the verdict.
 func runSeed(seed uint64, m Mutant, verbose bool) (o outcome) {
 	w := newWorld(seed, m, verbose)
@@ -73,7 +76,12 @@ func runSeed(seed uint64, m Mutant, verbose bool) (o outcome) {
 		}
 	}
 	w.nemesis()
-	failed := func() bool { return w.failure != nil }
+	failed := func() bool {
+		if w.steps > maxEvents {
+			w.fail("L0", "%d events in %s of virtual time: somebody spins", w.steps, ms(w.now))
+		}
+		return w.failure != nil
+	}
 	if w.run(w.p.chaos, failed) {
 		return
 	}
@@ -81,7 +89,7 @@ func runSeed(seed uint64, m Mutant, verbose bool) (o outcome) {
 	if w.run(w.now+2*second, failed) {
 		return
 	}
-	w.audit()
+	w.audit(failed)
 	return
 }
 
@@ -106,7 +114,7 @@ func (w *world) heal() {
 }
 
 // audit demands liveness, and then reads everything.
-func (w *world) audit() {
+func (w *world) audit(failed func() bool) {
 	left := len(w.logs)
 	for _, l := range w.logs {
 		c := w.newClient("auditor", func(c *client) {
@@ -115,7 +123,7 @@ func (w *world) audit() {
 		})
 		_ = c
 	}
-	done := func() bool { return w.failure != nil || left == 0 }
+	done := func() bool { return failed() || left == 0 }
 	if !w.run(w.now+openWithin+syncWithin+archiveWithin+30*second, done) {
 		w.fail("L1", "the audit does not end")
 	}

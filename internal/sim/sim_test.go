@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"testing"
+	"time"
 )
 
 func TestOne(t *testing.T) {
@@ -20,7 +22,9 @@ func TestMany(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv("N"))
 	var c counters
 	for s := 1; s <= n; s++ {
-		t0 := time.Now(); o := runSeed(uint64(s), Mutant{}, false); fmt.Println(s, time.Since(t0), o.counters.Events, o.failure)
+		t0 := time.Now()
+		o := runSeed(uint64(s), Mutant{}, false)
+		fmt.Println(s, time.Since(t0), o.counters.Events, o.failure)
 		c.merge(&o.counters)
 		if o.failure != nil {
 			t.Errorf("seed %d: %v", s, o.failure)
