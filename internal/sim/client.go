@@ -14,17 +14,16 @@ import (
 
 // client is one process that uses logs: its proc, its address and what has arrived for it.
 type client struct {
-	w       *world
-	name    string
-	ep      endpoint
-	p       *proc
-	rng     *rand.Rand
-	cat     *meta.Catalog
-	inbox   []protocol.Message
-	paused  protocol.Time            // stopped until then (SIGSTOP): what arrives waits
-	aside   func(m protocol.Message) // what arrives during an open and is not for it
-	onDeath func()
-	again   func() // starts another process of the kind, after this one was killed
+	w      *world
+	name   string
+	ep     endpoint
+	p      *proc
+	rng    *rand.Rand
+	cat    *meta.Catalog
+	inbox  []protocol.Message
+	paused protocol.Time            // stopped until then (SIGSTOP): what arrives waits
+	aside  func(m protocol.Message) // what arrives during an open and is not for it
+	again  func()                   // starts another process of the kind, after this one was killed
 }
 
 // newClient starts a process that runs fn.
@@ -41,9 +40,6 @@ func (w *world) newClient(kind string, fn func(c *client)) *client {
 		delete(w.net.hosts, c.ep)
 		delete(w.targets, c)
 		w.actors = slices.DeleteFunc(w.actors, func(o *client) bool { return o == c })
-		if c.onDeath != nil {
-			c.onDeath()
-		}
 	}
 	return c
 }
@@ -184,14 +180,10 @@ func (c *client) open(l *simLog, o openOptions) (*opened, error) {
 	}
 	stage := protocol.StageFence
 	over := false
-	end := func() {
-		if !over {
-			over = true
-			w.opening[l.id]--
-			delete(w.targets, c)
-		}
-	}
-	c.onDeath = func() {
+	defer func() {
+		// Also when the process is killed, which unwinds it.
+		w.opening[l.id]--
+		delete(w.targets, c)
 		if !over {
 			w.c.add(&w.c.OpensKilled)
 			if stage == protocol.StageActivate {
@@ -199,18 +191,15 @@ func (c *client) open(l *simLog, o openOptions) (*opened, error) {
 			}
 			w.tracef("%s: died in stage %s of opening epoch %d of log %s", c.name, stage, rec.Epoch, l.name)
 		}
-		end()
-	}
-	defer func() { c.onDeath = nil }()
+	}()
 	res, err := c.drive(l, rec, o, deadline, &stage)
-	failedIn := stage
-	end()
+	over = true
 	if err != nil {
 		w.c.add(&w.c.OpensFailed)
-		if failedIn == protocol.StageActivate {
+		if stage == protocol.StageActivate {
 			w.c.add(&w.c.PartialActivations)
 		}
-		w.tracef("%s: open of log %s at epoch %d failed in stage %s: %v", c.name, l.name, rec.Epoch, failedIn, err)
+		w.tracef("%s: open of log %s at epoch %d failed in stage %s: %v", c.name, l.name, rec.Epoch, stage, err)
 		return nil, err
 	}
 	w.c.add(&w.c.OpensDone)
@@ -264,7 +253,9 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 	op.Start(w.now)
 	var sends []protocol.OpenSend
 	for {
-		*stage = min(op.Stage(), max(*stage, op.Stage()))
+		if op.Err() == nil {
+			*stage = op.Stage() // where it was, if it fails
+		}
 		sends = op.Sends(sends[:0])
 		for _, s := range sends {
 			c.send(s.To, s.Msg)
@@ -280,7 +271,6 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 		if op.Err() != nil {
 			return nil, op.Err()
 		}
-		*stage = op.Stage()
 		c.idle(op.NextTick())
 		for m := c.take(); m != nil; m = c.take() {
 			if c.aside != nil {

@@ -47,8 +47,13 @@ func (w *world) fault(name string) {
 	switch name {
 	case "power":
 		if n.state == nodeUp {
-			n.powerCut()
-			n.restartIn(between(w.chance, millisecond, 2*second))
+			n.doomed = true // in the middle of its next write, or now if there is none
+			life := n.life
+			w.after(200*millisecond, func() {
+				if n.life == life {
+					n.powerCut()
+				}
+			})
 		}
 	case "tear":
 		if n.state == nodeUp {
@@ -139,7 +144,6 @@ func (w *world) powerCutOfAll() {
 	for _, n := range w.nodes {
 		if n.state == nodeUp {
 			n.powerCut()
-			n.restartIn(between(w.chance, millisecond, second))
 		}
 	}
 }
@@ -200,13 +204,12 @@ func (w *world) recorded(l *simLog) (protocol.Ensemble, protocol.History, error)
 // there cannot be told from a write that power cut short.
 func (w *world) damage(n *node) {
 	v := n.core.View()
-	st := n.core.Store().Stats()
 	var places []lst.Location
 	v.Streams(nil, func(id lst.StreamID) bool {
 		for _, e := range v.Extents(id, nil) {
 			for x := e.From; x < e.To; x++ {
 				at, err := v.Locate(id, x)
-				if err == nil && at.Length > payloadHead && (at.Segment < st.Active && st.Active-at.Segment < 1<<31 && at.Segment+1 < st.Active || at.Segment == st.Active && at.Offset+int64(at.Length)+64<<10 < st.ActiveOffset) {
+				if err == nil && at.Length > payloadHead && (at.Segment < n.lastWrite.Segment || at.Segment == n.lastWrite.Segment && at.Offset+int64(at.Length) <= n.lastWrite.Offset) {
 					places = append(places, at)
 				}
 			}

@@ -32,18 +32,20 @@ type node struct {
 	disk *disk
 	rng  *rand.Rand
 
-	state   nodeState
-	life    int // number of the process; events of an earlier one are void
-	core    *shard.Core
-	inbox   []packet
-	tasks   []func()
-	parked  []parkedRead
-	busy    bool
-	flusher *proc
-	tidying bool
-	answers []outgoing // of the batch whose write is in flight
-	slow    protocol.Time
-	damaged bool // its disk was damaged on purpose: refusing to start and unknown answers are right
+	state     nodeState
+	life      int // number of the process; events of an earlier one are void
+	core      *shard.Core
+	inbox     []packet
+	tasks     []func()
+	parked    []parkedRead
+	busy      bool
+	flusher   *proc
+	tidying   bool
+	doomed    bool         // power goes in the middle of the next write
+	lastWrite lst.Location // where the last commit began
+	answers   []outgoing   // of the batch whose write is in flight
+	slow      protocol.Time
+	damaged   bool // its disk was damaged on purpose: refusing to start and unknown answers are right
 }
 
 type packet struct {
@@ -147,7 +149,7 @@ func (n *node) stop() {
 	}
 	delete(n.w.net.hosts, n.ep)
 	n.life++
-	n.core, n.inbox, n.tasks, n.answers, n.parked, n.busy = nil, nil, nil, nil, nil, false
+	n.core, n.inbox, n.tasks, n.answers, n.parked, n.busy, n.doomed = nil, nil, nil, nil, nil, false, false
 	if n.state == nodeUp {
 		n.state = nodeDown
 	}
@@ -164,6 +166,7 @@ func (n *node) powerCut() {
 	n.w.c.add(&n.w.c.PowerCuts)
 	n.stop()
 	n.loseDisk()
+	n.restartIn(between(n.rng, millisecond, 2*second))
 }
 
 // kill ends the process and leaves the page cache alone.
@@ -233,6 +236,8 @@ func (n *node) batch() {
 	}
 	n.polls()
 	n.disk.ops = 0
+	st := n.core.Store().Stats()
+	n.lastWrite = lst.Location{Segment: st.Active, Offset: st.ActiveOffset}
 	answers, err := n.core.Commit(w.now)
 	if err != nil {
 		n.died(err)
@@ -247,6 +252,13 @@ func (n *node) batch() {
 		took += w.p.diskWrite + protocol.Time(n.rng.ExpFloat64()*float64(w.p.diskWrite)/2)
 		if w.now < n.slow {
 			took *= 20
+		}
+		if n.doomed {
+			w.after(between(n.rng, 0, took), func() {
+				if n.life == life {
+					n.powerCut()
+				}
+			})
 		}
 	}
 	w.after(took, func() {

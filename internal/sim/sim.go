@@ -1,0 +1,134 @@
+// Package sim is a seeded simulator of the whole system: the production state machines, the real storage engine on a disk
+// that loses what was not synced, the real archive and metadata code on an object store that is slow, fails, and applies
+// what it calls unknown, and the real wire encoding on a network that loses, doubles, delays and reorders. One seed
+// decides everything; the same seed gives the same bytes.
+//
+// A run draws its parameters (params.go), lets writers, readers and faults loose for some seconds of virtual time
+// (nemesis.go), heals everything, demands liveness, and reads the logs back (run.go). The judges (check.go) know only what
+// clients were told. What runs in a node is internal/shard and what it imports; the only parts written for the simulator
+// are those that internal/node has for real: the loop around the core, the flusher's schedule, the sockets.
+//
+// Determinism: one event or proc runs at a time (sched.go); procs are coroutines, so that code that waits for the object
+// store can be the production code. Nothing may iterate over a map where the order shows.
+package sim
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+)
+
+// Options of Run.
+type Options struct {
+	From  uint64 // first seed
+	Seeds int    // how many
+	// Mutant breaks a rule; the zero value is the product.
+	Mutant Mutant
+	// Trace keeps what happened of a seed that fails.
+	Trace bool
+	// Progress, if not nil, is called after each seed.
+	Progress func(seed uint64, f *Failure)
+}
+
+// Report is what a run over seeds found.
+type Report struct {
+	From     uint64         `json:"from"`
+	Seeds    int            `json:"seeds"`
+	Failures []*Failure     `json:"failures,omitempty"`
+	Counters map[string]int `json:"counters"`
+	// Missing names required counters that stayed zero: faults that were never tried. It is judged from requiredSeeds
+	// seeds on.
+	Missing []string      `json:"missing,omitempty"`
+	Elapsed time.Duration `json:"elapsed_ns"`
+	text    string
+}
+
+// requiredSeeds is how many seeds must do everything at least once.
+const requiredSeeds = 100
+
+// OK reports whether nothing was violated and nothing left untried.
+func (r *Report) OK() bool { return len(r.Failures) == 0 && len(r.Missing) == 0 }
+
+// Run runs seeds, one after another. A failing seed is run a second time with a trace when Options ask for it; if it does
+// not fail again in the same way, that is reported too: determinism is part of the promise.
+func Run(o Options) *Report {
+	start := time.Now()
+	r := &Report{From: o.From, Seeds: o.Seeds}
+	var sum counters
+	for i := range o.Seeds {
+		seed := o.From + uint64(i)
+		out := runSeed(seed, o.Mutant, false)
+		sum.merge(&out.counters)
+		if f := out.failure; f != nil {
+			if o.Trace {
+				again := runSeed(seed, o.Mutant, true)
+				f.Trace = again.trace
+				if again.sum != out.sum || again.failure == nil || again.failure.Message != f.Message {
+					f.Message += " (and a second run of the seed went another way: the simulator is not deterministic)"
+				}
+			}
+			r.Failures = append(r.Failures, f)
+		}
+		if o.Progress != nil {
+			o.Progress(seed, out.failure)
+		}
+	}
+	r.Counters, r.text = sum.table(), sum.text()
+	if o.Seeds >= requiredSeeds {
+		for _, name := range required {
+			if r.Counters[name] == 0 {
+				r.Missing = append(r.Missing, name)
+			}
+		}
+	}
+	r.Elapsed = time.Since(start)
+	return r
+}
+
+// Mutants hunts every mutant over at most n seeds each and returns the verdicts in order.
+func Mutants(from uint64, n int, each func(Verdict)) []Verdict {
+	var out []Verdict
+	for _, m := range mutants() {
+		v := hunt(m, from, n)
+		if each != nil {
+			each(v)
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// Summary is the last line of a run.
+func (r *Report) Summary() string {
+	s := r.Elapsed.Seconds()
+	return fmt.Sprintf("seeds=%d failed=%d missing=%d commits=%d takeovers=%d faults=%d commits/s=%.0f takeovers/s=%.0f faults/s=%.0f elapsed=%.1fs",
+		r.Seeds, len(r.Failures), len(r.Missing), r.Counters["Commits"], r.Counters["Takeovers"], r.faults(),
+		float64(r.Counters["Commits"])/s, float64(r.Counters["Takeovers"])/s, float64(r.faults())/s, s)
+}
+
+// faults counts what the nemesis did; lost and doubled packets are not among it.
+func (r *Report) faults() int {
+	n := 0
+	for _, k := range []string{"PowerCuts", "Kills", "Wipes", "Damages", "ClientCrashes", "Zombies", "AppliedButUnknown", "HiddenRetries"} {
+		n += r.Counters[k]
+	}
+	return n
+}
+
+// Text is a report for people.
+func (r *Report) Text() string {
+	var b strings.Builder
+	for _, f := range r.Failures {
+		fmt.Fprintf(&b, "seed %d: %v\n%s\n", f.Seed, f, f.Params)
+		b.Write(f.Trace)
+	}
+	b.WriteString(r.text)
+	b.WriteByte('\n')
+	if len(r.Missing) > 0 {
+		sort.Strings(r.Missing)
+		fmt.Fprintf(&b, "never happened: %s\n", strings.Join(r.Missing, ", "))
+	}
+	b.WriteString(r.Summary())
+	return b.String()
+}
