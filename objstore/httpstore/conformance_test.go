@@ -2,6 +2,7 @@ package httpstore
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -82,19 +83,53 @@ func TestConformance(t *testing.T) {
 		for _, http2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/http2=%v", name, http2), func(t *testing.T) {
 				objtest.Run(t, func(t *testing.T) objstore.Store {
-					s := client(t, Options{}, serve(t, Handler(open(t), "", HandlerOptions{}), http2).URL)
-					t.Cleanup(func() {
-						want := int32(protocolHTTP1)
-						if http2 {
-							want = protocolHTTP2
-						}
-						if got := s.nodes[0].protocol.Load(); got != want && t.Name() != "" {
-							t.Errorf("the client spoke protocol %d, want %d", got, want)
-						}
-					})
-					return s
+					return client(t, Options{}, serve(t, Handler(open(t), "", HandlerOptions{}), http2).URL)
 				})
 			})
+		}
+	}
+}
+
+// HTTP/2 where the node can, HTTP/1.1 elsewhere, and the choice is made anew after the node was replaced.
+func TestProtocolIsFound(t *testing.T) {
+	h := Handler(memory.New(memory.Options{}), "", HandlerOptions{})
+	seen := make(chan int, 10)
+	note := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			seen <- r.ProtoMajor
+		}
+		h.ServeHTTP(w, r)
+	})
+	for want, srv := range map[int]*httptest.Server{1: serve(t, note, false), 2: serve(t, note, true)} {
+		s := client(t, Options{}, srv.URL)
+		if _, err := s.Put(t.Context(), "k", nil, nil, objstore.Always()); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-seen; got != want {
+			t.Errorf("PUT by HTTP/%d, want HTTP/%d", got, want)
+		}
+	}
+	addr := "127.0.0.1:0"
+	var s *Store
+	for _, http2 := range []bool{true, false, true} {
+		srv := &http.Server{Handler: note, Protocols: new(http.Protocols)}
+		srv.Protocols.SetHTTP1(true)
+		srv.Protocols.SetUnencryptedHTTP2(http2)
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr = l.Addr().String()
+		go srv.Serve(l)
+		if s == nil {
+			s = client(t, Options{}, "http://"+addr)
+		}
+		if _, err := s.Head(t.Context(), "k"); err != nil {
+			t.Fatalf("http2=%v: %v", http2, err)
+		}
+		srv.Close()
+		if _, err := s.Head(t.Context(), "k"); !errors.Is(err, objstore.ErrUnavailable) {
+			t.Fatalf("Head at a closed server: %v", err)
 		}
 	}
 }

@@ -70,6 +70,10 @@ type handler struct {
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(headerStore, storeVersion)
 	w.Header().Set("Cache-Control", "no-store") // a cached object would be a stale read
+	if r.ContentLength != 0 {
+		// Also of a request that is refused: the server reads some of its body first.
+		http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.o.BodyTimeout))
+	}
 	key, ok := strings.CutPrefix(r.URL.Path, Path)
 	if !ok {
 		h.refuse(w, "", objstore.ErrInvalid, fmt.Errorf("the store is served below %s", Path))
@@ -189,16 +193,17 @@ func (h *handler) readBody(w http.ResponseWriter, r *http.Request, n int64) ([]b
 		return nil, nil
 	}
 	control := http.NewResponseController(w)
-	// Without the reset the deadline would strike while the store works on the object.
-	defer control.SetReadDeadline(time.Time{})
 	body := make([]byte, n)
 	for at := 0; at < len(body); {
-		control.SetReadDeadline(time.Now().Add(h.o.BodyTimeout)) // not every server under test has it
+		control.SetReadDeadline(time.Now().Add(h.o.BodyTimeout))
 		m, err := io.ReadFull(r.Body, body[at:min(at+chunkBytes, len(body))])
 		if at += m; err != nil {
 			return nil, fmt.Errorf("%d of %d bytes came: %w", at, n, err)
 		}
 	}
+	// Else the deadline would strike while the store works on the object. Of a body that did not come
+	// it stays: the server, too, waits for the rest before it answers.
+	control.SetReadDeadline(time.Time{})
 	return body, nil
 }
 
