@@ -10,6 +10,7 @@
 //	stream  log id (8, big-endian) ‖ label (8, big-endian), sequence LSN    a record: stored head, payload
 //	key     's' ‖ log id (8, big-endian)                                    the log's state value, first piece
 //	key     's' ‖ log id ‖ piece number (1), from 1                         its further pieces
+//	key     'i'                                                             the incarnation (8, big-endian) whose store it is
 //
 // Invariants:
 //
@@ -81,17 +82,43 @@ var ErrStopped = errors.New("shard stopped after a failed commit; restart the no
 var errNoSpace = errors.New("the shard's disk budget is used up")
 
 // Open opens the store in dir (made if it is absent) and restores every log from it. inc is the incarnation of the node's
-// data directory. A log whose state value cannot be read is an error; records that cannot be read become "unknown" (P3).
+// data directory; the store of another one is refused. A log whose state value cannot be read is an error; records that
+// cannot be read become "unknown" (P3). RecoveryReport.Created says that the store is new: a caller who knows that there was
+// one before has lost it.
 func Open(dir string, opt lst.Options, inc protocol.Incarnation, rules protocol.Rules, now protocol.Time) (*Core, lst.RecoveryReport, error) {
 	store, report, err := lst.Open(dir, opt)
 	if err != nil {
 		return nil, report, err
 	}
 	c := &Core{dir: dir, rules: rules, store: store, handed: true}
-	if err := c.restore(inc, now); err != nil {
+	if err = c.own(inc, report.Created); err == nil {
+		err = c.restore(inc, now)
+	}
+	if err != nil {
 		return nil, report, errors.Join(fmt.Errorf("shard %s: %w", dir, err), store.Close())
 	}
 	return c, report, nil
+}
+
+var ownerKey = []byte{'i'}
+
+// own marks a new store as inc's, or makes sure that it is. The mark is the store's first commit, so that a store that held
+// nothing else is still told from one that is lost.
+func (c *Core) own(inc protocol.Incarnation, created bool) error {
+	mark := binary.BigEndian.AppendUint64(nil, uint64(inc))
+	if created {
+		c.batch.Put(ownerKey, mark)
+		_, err := c.store.Commit(&c.batch, lst.Forced)
+		return err
+	}
+	got, err := c.store.View().GetKV(ownerKey, nil)
+	if err != nil || len(got) != 8 {
+		return fmt.Errorf("its store has no mark of the data directory that it belongs to: it was not written by this program's shards")
+	}
+	if was := protocol.Incarnation(binary.BigEndian.Uint64(got)); was != inc {
+		return fmt.Errorf("its store belongs to the data directory with incarnation %v, not to this one with %v: it was put here by mistake", was, inc)
+	}
+	return nil
 }
 
 // begin starts a batch if the last one was handed out.

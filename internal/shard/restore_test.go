@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/btrlog/btrlog/internal/protocol"
@@ -51,7 +52,7 @@ func TestLongHistoryIsKeptInPieces(t *testing.T) {
 	}
 	n := 0
 	c.View().KVs(nil, func(key, value []byte) bool { n++; return true })
-	if st, _ := c.Log(testLog); n != 1 || st.Activated != 20_001 {
+	if st, _ := c.Log(testLog); n != 2 || st.Activated != 20_001 {
 		t.Fatalf("%d keys, status %+v", n, st)
 	}
 }
@@ -157,6 +158,7 @@ func TestRecordsWithoutStateAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b lst.Batch
+	b.Put(ownerKey, []byte{0, 0, 0, 0, 0, 0, 0x0a, 0xbc})
 	b.Append(streamID(9, 1), 1, []byte{16, 0, 0, 0, 'x'})
 	if _, err := s.Commit(&b, lst.Forced); err != nil {
 		t.Fatal(err)
@@ -164,8 +166,8 @@ func TestRecordsWithoutStateAreRefused(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Open(testDir, options(disk, lst.Direct), testInc, protocol.Rules{}, 1); err == nil {
-		t.Fatal("a store whose promises are gone was opened")
+	if _, _, err := Open(testDir, options(disk, lst.Direct), testInc, protocol.Rules{}, 1); err == nil || !strings.Contains(err.Error(), "no state value") {
+		t.Fatalf("a store whose promises are gone: %v", err)
 	}
 	// The store was closed all the same.
 	if s, _, err = lst.Open(testDir, options(disk, lst.Direct)); err != nil {
@@ -173,6 +175,24 @@ func TestRecordsWithoutStateAreRefused(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestStoreOfAnotherDirectoryIsRefused(t *testing.T) {
+	disk := vfs.NewMem(vfs.MemOptions{Seed: 13})
+	c, report, err := Open(testDir, options(disk, lst.Direct), testInc, protocol.Rules{}, 1)
+	if err != nil || !report.Created {
+		t.Fatalf("created %v, %v", report.Created, err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Open(testDir, options(disk, lst.Direct), testInc+1, protocol.Rules{}, 1); err == nil || !strings.Contains(err.Error(), testInc.String()) {
+		t.Fatalf("another incarnation: %v", err)
+	}
+	// An empty store is not a new one.
+	if _, report, err = Open(testDir, options(disk, lst.Direct), testInc, protocol.Rules{}, 1); err != nil || report.Created {
+		t.Fatalf("opened again: created %v, %v", report.Created, err)
 	}
 }
 

@@ -1,0 +1,168 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/btrlog/btrlog/internal/meta"
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/lst"
+	"github.com/btrlog/btrlog/lst/vfs"
+	"github.com/btrlog/btrlog/objstore"
+)
+
+// Config of a node. Fields without a default are required.
+type Config struct {
+	// Dir is the data directory. It belongs to one node of one cluster, and to one process at a time. It is made if absent.
+	Dir string
+	// Node is the node's name: it survives a wiped disk, the incarnation does not.
+	Node protocol.NodeID
+	// Listen is the host:port of shard 0's UDP port and of HTTP over TCP, the same number for both. Shard k listens on port + k.
+	// Port 0 takes free ports.
+	Listen string
+	// Advertise is the host, or host:port, under which clients reach the node. Default: Listen, unless that is no address of a
+	// host.
+	Advertise string
+	// Zone is the failure domain, for placement; may be empty.
+	Zone string
+	// Shards is how many shards take new logs. Default 1.
+	Shards int
+
+	// Store is the object store for metadata and archive; it stays the caller's to close. Root is the prefix of the cluster's
+	// keys in it, without slashes at its ends; may be empty.
+	Store objstore.Store
+	Root  string
+
+	// Mode is the way to the disk; the default of a node is lst.Direct, so set Buffered to have page cache and fdatasync.
+	Buffered bool
+	// SegmentBytes is the size of a file of the storage engine; default 64 MiB. Appends of more than half of it are refused.
+	SegmentBytes int64
+	// DiskBudgetBytes bounds the files of all shards together; 0: no bound but the disk.
+	DiskBudgetBytes int64
+	// FS is the file system of the storage engine; nil is the real one. Identity and lock are always real files.
+	FS vfs.FS
+
+	// FlushWorkers is how many segments the node archives at a time, each held in memory. Default 2.
+	FlushWorkers int
+	// FlushGrace is how long the node of the next rank waits for the one before it to archive a segment. Default 2 s.
+	FlushGrace time.Duration
+	// IdleRelease is how long a log must have been idle before its archived window is dropped too. Default 1 min.
+	IdleRelease time.Duration
+
+	// StartTimeout bounds the wait for the object store at the start. Default 30 s.
+	StartTimeout time.Duration
+	// InboxMessages and InboxBytes bound what waits for one shard from HTTP and from other shards. Default 4096 and 64 MiB.
+	InboxMessages int
+	InboxBytes    int
+	// MTU is that of the network to the clients, in bytes; default 1500. Larger answers wait to be asked for over HTTP.
+	MTU int
+
+	// Log is where the node says what happens; default: nowhere.
+	Log *slog.Logger
+	// Observer, if not nil, is told of every batch.
+	Observer Observer
+}
+
+// Observer is told what the shards do. Its methods are called on the shards' threads: they must not block or allocate.
+type Observer interface {
+	// Batch is called after every commit with the messages and records of the batch and how long the commit took.
+	Batch(shard, messages, records int, commit time.Duration)
+}
+
+func (c *Config) fill() error {
+	setInt(&c.Shards, 1)
+	setInt(&c.FlushWorkers, 2)
+	setInt(&c.InboxMessages, 4096)
+	setInt(&c.InboxBytes, 64<<20)
+	setInt(&c.MTU, 1500)
+	setDuration(&c.FlushGrace, 2*time.Second)
+	setDuration(&c.IdleRelease, time.Minute)
+	setDuration(&c.StartTimeout, 30*time.Second)
+	if c.SegmentBytes == 0 {
+		c.SegmentBytes = 64 << 20
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case c.Dir == "":
+		return errors.New("node: no data directory given")
+	case c.Store == nil:
+		return errors.New("node: no object store given")
+	case c.Shards < 1 || c.Shards > maxShards:
+		return fmt.Errorf("node: %d shards; 1 to %d are allowed", c.Shards, maxShards)
+	case c.FlushWorkers < 1 || c.FlushWorkers > 256:
+		return fmt.Errorf("node: %d flush workers; 1 to 256 are allowed", c.FlushWorkers)
+	case c.MTU < 576 || c.MTU > 65536:
+		return fmt.Errorf("node: MTU of %d bytes; 576 to 65536 are allowed", c.MTU)
+	case c.SegmentBytes < 1<<20:
+		return fmt.Errorf("node: segment files of %d bytes; at least 1 MiB is needed", c.SegmentBytes)
+	case c.DiskBudgetBytes < 0 || (c.DiskBudgetBytes > 0 && c.DiskBudgetBytes < 3*c.SegmentBytes*int64(c.Shards)):
+		return fmt.Errorf("node: disk budget of %d bytes; %d shards need at least three files of %d bytes each", c.DiskBudgetBytes, c.Shards, c.SegmentBytes)
+	case c.FlushGrace < 0 || c.IdleRelease < 0 || c.StartTimeout < 0 || c.InboxMessages < 1 || c.InboxBytes < 1:
+		return errors.New("node: a negative limit")
+	}
+	if err := meta.CheckName(string(c.Node)); err != nil {
+		return fmt.Errorf("node: id: %w", err)
+	}
+	if c.Zone != "" {
+		if err := meta.CheckName(c.Zone); err != nil {
+			return fmt.Errorf("node: zone: %w", err)
+		}
+	}
+	return nil
+}
+
+// maxShards is the limit of the node's record.
+const maxShards = 256
+
+func setInt(p *int, def int) {
+	if *p == 0 {
+		*p = def
+	}
+}
+
+func setDuration(p *time.Duration, def time.Duration) {
+	if *p == 0 {
+		*p = def
+	}
+}
+
+// storeOptions returns the options of one shard's store among n.
+func (c *Config) storeOptions(n int) lst.Options {
+	o := lst.Options{FS: c.FS, Mode: lst.Direct, SegmentBytes: c.SegmentBytes, DiskBudgetBytes: c.DiskBudgetBytes / int64(n)}
+	if c.Buffered {
+		o.Mode = lst.Buffered
+	}
+	return o
+}
+
+// durability names the way to the disk for people.
+func (c *Config) durability() string {
+	if c.Buffered {
+		return "buffered, fdatasync"
+	}
+	return "direct, O_DSYNC"
+}
+
+// advertised returns the host:port that the node's record shows for a node that listens on host and port.
+func (c *Config) advertised(listen *net.UDPAddr, port int) (string, error) {
+	host, p := c.Advertise, strconv.Itoa(port)
+	if h, q, err := net.SplitHostPort(c.Advertise); err == nil {
+		host, p = h, q
+		if p == "0" {
+			p = strconv.Itoa(port)
+		}
+	}
+	if host == "" {
+		if listen.IP == nil || listen.IP.IsUnspecified() {
+			return "", fmt.Errorf("node: it listens on every address (%s), so say under which one clients reach it (advertise)", c.Listen)
+		}
+		host = listen.IP.String()
+	}
+	return net.JoinHostPort(host, p), nil
+}

@@ -1,0 +1,548 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/internal/wire"
+	"github.com/btrlog/btrlog/lst/vfs"
+	"github.com/btrlog/btrlog/objstore"
+	"github.com/btrlog/btrlog/objstore/httpstore"
+)
+
+func checkRecords(t testing.TB, log protocol.LogID, rs []protocol.Record, from, to protocol.LSN, size int) {
+	t.Helper()
+	if len(rs) != int(to-from)+1 {
+		t.Fatalf("%d records, want %d to %d", len(rs), from, to)
+	}
+	for i, r := range rs {
+		if lsn := from + protocol.LSN(i); r.LSN != lsn || !bytes.Equal(r.Data, payload(log, lsn, size)) {
+			t.Fatalf("record %d is %+v", lsn, r)
+		}
+	}
+}
+
+func TestAppendReadAndCrash(t *testing.T) {
+	disk := vfs.NewMem(vfs.MemOptions{Seed: 1})
+	cfg := testConfig(t, "a", newStore())
+	cfg.FS, cfg.Buffered = disk, false
+	n := startNode(t, cfg)
+	inc := n.Incarnation()
+	c, w := dial(t, n), newWriter(7)
+	c.begin(w)
+	for range 20 {
+		a := c.ack(to(inc, w.append(2, 100)), protocol.StatusOK)
+		w.cLSN = a.Last
+	}
+	c.ack(w.watermark(inc, 0), protocol.StatusOK)
+	read := func(c *client) {
+		t.Helper()
+		r := c.call(&protocol.Read{Log: 7, Req: 3, From: 1, To: protocol.MaxLSN}).(*protocol.ReadReply)
+		if r.CLSN != 40 || r.Req != 3 {
+			t.Fatalf("read: %+v", r)
+		}
+		checkRecords(t, 7, r.Records, 1, 40, 100)
+	}
+	read(c)
+	// The power goes. What was acknowledged is there, and the fence is too.
+	after := disk.Crash()
+	c.send(to(inc, w.append(1, 100)))
+	if err := <-n.Failed(); !strings.Contains(err.Error(), "shard 0") {
+		t.Fatalf("the node failed with %v", err)
+	}
+	n.Close()
+	cfg.FS = after
+	n = startNode(t, cfg)
+	if n.Incarnation() != inc {
+		t.Fatal("another incarnation after a restart")
+	}
+	c = dial(t, n)
+	read(c)
+	old := newWriter(7)
+	if r := c.call(old.open(1)).(*protocol.OpenReply); r.Status != protocol.StatusOK || r.Activated != 1 || len(r.Held) != 1 || r.Held[0].To != 40 {
+		t.Fatalf("open again: %+v", r)
+	}
+	if r := c.call(old.open(2)).(*protocol.OpenReply); r.Status != protocol.StatusOK {
+		t.Fatalf("open at 2: %+v", r)
+	}
+	w.next = 41
+	if a := c.ack(to(inc, w.append(1, 100)), protocol.StatusFenced); a.Promised != 2 {
+		t.Fatalf("fenced by %d", a.Promised)
+	}
+	stopNode(t, n)
+}
+
+// A store that failed must not acknowledge again, and the node ends with the error (P14, O1, O2).
+func TestRunReturnsWhatBrokeAShard(t *testing.T) {
+	disk := vfs.NewMem(vfs.MemOptions{Seed: 2})
+	cfg := testConfig(t, "a", newStore())
+	cfg.FS, cfg.Buffered, cfg.Shards = disk, false, 2
+	c, result, _ := runNode(t, cfg)
+	w := newWriter(9)
+	c.begin(w)
+	disk.Inject(vfs.Fault{Ops: vfs.OpWrite, Err: syscall.EIO})
+	c.send(to(c.inc, w.append(1, 10)))
+	err := <-result
+	if err == nil || !strings.Contains(err.Error(), "input/output error") || !strings.Contains(err.Error(), ".lst") || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("the node ended with %v", err)
+	}
+}
+
+// Until the program has ended, nobody is sent to it.
+func TestFailedShardIsNotReady(t *testing.T) {
+	disk := vfs.NewMem(vfs.MemOptions{Seed: 3})
+	cfg := testConfig(t, "a", newStore())
+	cfg.FS = disk
+	n := startNode(t, cfg)
+	c, w := dial(t, n), newWriter(9)
+	c.begin(w)
+	disk.Inject(vfs.Fault{Ops: vfs.OpSync, Err: syscall.EIO})
+	c.send(to(c.inc, w.append(1, 10)))
+	<-n.Failed()
+	code, text := httpGet(t, n, "/readyz")
+	if code != http.StatusServiceUnavailable || !strings.Contains(text, "shard 0") {
+		t.Fatalf("readyz: %d %s", code, text)
+	}
+	if code, _ := httpGet(t, n, "/healthz"); code != http.StatusOK {
+		t.Fatalf("healthz: %d", code)
+	}
+	if s := n.Status(); s.Ready == "ready" || s.Detail[0].Problem == "" {
+		t.Fatalf("status: %+v", s)
+	}
+}
+
+func TestRunStops(t *testing.T) {
+	cfg := testConfig(t, "a", newStore())
+	c, result, cancel := runNode(t, cfg)
+	c.begin(newWriter(1))
+	cancel()
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	stopNode(t, startNode(t, cfg)) // the directory is free again
+}
+
+func TestLargeMessagesAndLongPollOverHTTP(t *testing.T) {
+	n := startNode(t, func() Config { c := testConfig(t, "a", newStore()); c.SegmentBytes = 32 << 20; return c }())
+	inc := n.Incarnation()
+	c, w := dial(t, n), newWriter(5)
+	c.begin(w)
+	const size = 3 << 20
+	if a, ok := c.mustPost(to(inc, w.append(1, size))).(*protocol.Ack); !ok || a.Status != protocol.StatusOK || a.Last != 1 {
+		t.Fatalf("append over HTTP: %+v", a)
+	}
+	w.cLSN = 1
+	c.ack(to(inc, w.append(1, 10)), protocol.StatusOK)
+	// A datagram cannot carry it and says so; HTTP can.
+	r := c.call(&protocol.Read{Log: 5, From: 1, To: 2}).(*protocol.ReadReply)
+	if len(r.Records) != 0 || r.Through != 0 || r.CLSN != 1 {
+		t.Fatalf("read of a large record by datagram: %d records, through %d, committed %d", len(r.Records), r.Through, r.CLSN)
+	}
+	r = c.mustPost(&protocol.Read{Log: 5, From: 1, To: 2, MaxBytes: 8 << 20}).(*protocol.ReadReply)
+	checkRecords(t, 5, r.Records, 1, 1, size)
+	w2 := newWriter(5)
+	c.call(w2.open(2))
+	f := c.mustPost(&protocol.Fetch{Log: 5, Epoch: 2, Incarnation: inc, From: 1, To: 9, MaxBytes: 8 << 20}).(*protocol.FetchReply)
+	if f.Status != protocol.StatusOK || len(f.Records) != 2 || f.Through != 9 {
+		t.Fatalf("fetch: %v, %d records, through %d", f.Status, len(f.Records), f.Through)
+	}
+	w2.history = w.history
+	c.ack(w2.activate(inc, 2, 3), protocol.StatusOK) // raises the watermark to 2
+
+	// A follower waits for the next commit, and gets it as soon as it is there.
+	got := make(chan *protocol.ReadReply, 1)
+	go func() {
+		m, err := c.post(&protocol.Read{Log: 5, From: 3, To: protocol.MaxLSN, WaitAbove: 2})
+		r, _ := m.(*protocol.ReadReply)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- r
+	}()
+	eventually(t, "the read to be parked", func() bool { return n.Status().Detail[0].Parked == 1 })
+	w2.cLSN = 3
+	c.ack(to(inc, w2.append(1, 50)), protocol.StatusOK)
+	if r := <-got; r == nil || r.CLSN != 3 {
+		t.Fatalf("long poll: %+v", r)
+	} else {
+		checkRecords(t, 5, r.Records, 3, 3, 50)
+	}
+	// Without a commit it is answered after a while.
+	began := time.Now()
+	if r := c.mustPost(&protocol.Read{Log: 5, From: 4, To: 9, WaitAbove: 100}).(*protocol.ReadReply); r.CLSN != 3 || len(r.Records) != 0 {
+		t.Fatalf("long poll without a commit: %+v", r)
+	}
+	if d := time.Since(began); d < longPoll/2 || d > 10*longPoll {
+		t.Fatalf("answered after %v", d)
+	}
+	// HTTP/1 works too, and what is no message is refused.
+	if _, err := postTo(http.DefaultClient, "http://"+n.Address()+MessagePath, n.Cluster(), &protocol.Read{Log: 5}); err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range []string{"", "nonsense", strings.Repeat("x", 5000)} {
+		resp, err := http.Post("http://"+n.Address()+MessagePath, "", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusBadRequest {
+			t.Fatalf("%d for %d bytes of nonsense", resp.StatusCode, len(body))
+		}
+	}
+	if _, err := postTo(http2Client, "http://"+n.Address()+MessagePath, n.Cluster()+2, &protocol.Read{Log: 5}); err == nil {
+		t.Fatal("a message of another cluster was answered")
+	}
+}
+
+func TestStatusIdentityAndStore(t *testing.T) {
+	store := newStore()
+	n := startNode(t, testConfig(t, "a", store))
+	c, w := dial(t, n), newWriter(0xbeef)
+	c.begin(w)
+	c.ack(to(n.Incarnation(), w.append(3, 10)), protocol.StatusOK)
+	code, body := httpGet(t, n, StatusPath)
+	var s Status
+	if err := json.Unmarshal([]byte(body), &s); code != http.StatusOK || err != nil {
+		t.Fatalf("status: %d, %v", code, err)
+	}
+	if s.Node != "a" || s.Ready != "ready" || s.Incarnation != n.Incarnation().String() || len(s.Detail) != 1 || len(s.Detail[0].Logs) != 1 {
+		t.Fatalf("status: %s", body)
+	}
+	if l := s.Detail[0].Logs[0]; l.Log != "000000000000beef" || l.Highest != 3 || l.Activated != 1 || l.Durability != "disk" {
+		t.Fatalf("log: %+v", l)
+	}
+	if s.Detail[0].Counters.Messages < 3 || s.Detail[0].Core.Records != 3 || s.Detail[0].Store.Streams != 1 {
+		t.Fatalf("counters: %+v", s.Detail[0])
+	}
+	code, body = httpGet(t, n, IdentityPath)
+	var id Identity
+	if err := json.Unmarshal([]byte(body), &id); code != http.StatusOK || err != nil || id.Cluster != n.Cluster().String() || len(id.Ports) != 1 || id.Ports[0] != n.Port() {
+		t.Fatalf("identity: %d %s", code, body)
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if code, _ := httpGet(t, n, path); code != http.StatusOK {
+			t.Fatalf("%s: %d", path, code)
+		}
+	}
+	// The store is served below the root and nowhere else.
+	hs, err := httpstore.New([]string{"http://" + n.Address()}, httpstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hs.Close()
+	if _, _, err := objstore.ReadAll(context.Background(), hs, "cluster/cluster.json", 1<<16); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hs.Put(context.Background(), "elsewhere/x", []byte("x"), nil, objstore.IfAbsent()); err == nil {
+		t.Fatal("a key outside the root was written")
+	}
+}
+
+func TestDirectoryRefusals(t *testing.T) {
+	store := newStore()
+	cfg := testConfig(t, "a", store)
+	refused := func(cfg Config, want string) {
+		t.Helper()
+		n, err := Start(context.Background(), cfg)
+		if err == nil {
+			n.Close()
+			t.Fatalf("started, want an error with %q", want)
+		}
+		if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Fatalf("error is %q, want one line with %q", err, want)
+		}
+	}
+	n := startNode(t, cfg)
+	inc := n.Incarnation()
+	refused(cfg, "in use by another process")
+	twin := testConfig(t, "a", store) // another machine with the same name
+	refused(twin, "a live process")
+	stopNode(t, n)
+
+	other := cfg
+	other.Node = "b"
+	refused(other, `belongs to node "a"`)
+	other = cfg
+	other.Store = newStore()
+	refused(other, "belongs to cluster")
+
+	// Half of it is gone.
+	aside := filepath.Join(t.TempDir(), "aside")
+	if err := os.Rename(filepath.Join(cfg.Dir, "shard-0"), aside); err != nil {
+		t.Fatal(err)
+	}
+	refused(cfg, "missing or empty")
+	os.RemoveAll(filepath.Join(cfg.Dir, "shard-0"))
+	if err := os.Rename(aside, filepath.Join(cfg.Dir, "shard-0")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(cfg.Dir, identityName), aside); err != nil {
+		t.Fatal(err)
+	}
+	refused(cfg, "not whole")
+	if err := os.WriteFile(filepath.Join(cfg.Dir, identityName), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused(cfg, "damaged")
+	if err := os.Rename(aside, filepath.Join(cfg.Dir, identityName)); err != nil {
+		t.Fatal(err)
+	}
+	n = startNode(t, cfg)
+	if n.Incarnation() != inc {
+		t.Fatal("another incarnation")
+	}
+	stopNode(t, n)
+	// A wiped directory is another incarnation (P4).
+	if err := os.RemoveAll(cfg.Dir); err != nil {
+		t.Fatal(err)
+	}
+	n = startNode(t, cfg)
+	if n.Incarnation() == inc {
+		t.Fatal("a wiped directory kept its incarnation")
+	}
+}
+
+// brokenStore accepts every write, whatever the condition.
+type brokenStore struct{ objstore.Store }
+
+func (s brokenStore) Put(ctx context.Context, key string, body []byte, m map[string]string, _ objstore.Condition) (objstore.Info, error) {
+	return s.Store.Put(ctx, key, body, m, objstore.Always())
+}
+
+func TestStoreRefusals(t *testing.T) {
+	cfg := testConfig(t, "a", brokenStore{newStore()})
+	if n, err := Start(context.Background(), cfg); err == nil {
+		n.Close()
+		t.Fatal("a node started on a store that ignores conditions")
+	} else if !strings.Contains(err.Error(), "broken") {
+		t.Fatal(err)
+	}
+	down := &countingStore{Store: newStore()}
+	down.down.Store(1 << 40)
+	cfg = testConfig(t, "b", down)
+	cfg.StartTimeout = 300 * time.Millisecond
+	if n, err := Start(context.Background(), cfg); err == nil {
+		n.Close()
+		t.Fatal("a node started without its store")
+	} else if !strings.Contains(err.Error(), "did not answer within") || strings.Contains(err.Error(), "\n") {
+		t.Fatal(err)
+	}
+	// A store that comes back in time is enough.
+	down.down.Store(30)
+	cfg.StartTimeout = waitFor
+	stopNode(t, startNode(t, cfg))
+}
+
+func TestGarbageIsCountedAndNotAnswered(t *testing.T) {
+	n := startNode(t, testConfig(t, "a", newStore()))
+	c, w := dial(t, n), newWriter(3)
+	c.begin(w)
+	good := func(cluster wire.ClusterID, m protocol.Message) []byte {
+		var p wire.Writer
+		p.Reset(nil, wire.MaxDatagramBytes, cluster, 0)
+		if err := p.Message(m); err != nil {
+			t.Fatal(err)
+		}
+		return append([]byte(nil), p.Finish()...)
+	}
+	read := &protocol.Read{Log: 3, Req: 1}
+	flipped := good(n.Cluster(), read)
+	flipped[len(flipped)-1] ^= 1
+	c.sendRaw(nil)
+	c.sendRaw([]byte("hello"))
+	c.sendRaw(bytes.Repeat([]byte{0xff}, 60000))
+	c.sendRaw(flipped)
+	c.sendRaw(good(n.Cluster()+2, read))
+	c.sendRaw(good(n.Cluster(), &protocol.Ack{Log: 3}))
+	c.sendRaw(wire.AppendNotice(nil, n.Cluster()))
+	for i := range len(flipped) {
+		c.sendRaw(flipped[:i])
+	}
+	// The next answer that comes is the one to the next question.
+	if r := c.call(&protocol.Read{Log: 3, Req: 77}).(*protocol.ReadReply); r.Req != 77 {
+		t.Fatalf("answer to question %d", r.Req)
+	}
+	k := n.Status().Detail[0].Counters
+	if want := uint64(5 + len(flipped)); k.BadPackets != want || k.OtherCluster != 1 || k.Unexpected != 1 {
+		t.Fatalf("counters %+v, want %d bad packets", k, want)
+	}
+	// Another version is told ours, once, and no more.
+	foreign := good(n.Cluster(), read)
+	foreign[4] = wire.Version + 1
+	c.sendRaw(foreign)
+	c.conn.SetReadDeadline(time.Now().Add(waitFor))
+	got, _, err := c.conn.ReadFromUDP(c.buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r wire.Reader
+	if err := r.Reset(c.buf[:got], n.Cluster()); err != wire.ErrNotice {
+		t.Fatalf("answer to another version: %v", err)
+	}
+}
+
+// gate is an Observer that holds a shard's thread.
+type gate struct {
+	mu   sync.Mutex
+	held chan struct{} // not nil: the thread waits for it
+	in   chan struct{}
+}
+
+func (g *gate) Batch(int, int, int, time.Duration) {
+	g.mu.Lock()
+	held := g.held
+	g.held = nil
+	g.mu.Unlock()
+	if held != nil {
+		close(g.in)
+		<-held
+	}
+}
+
+func TestOverloadIsSaidAtOnce(t *testing.T) {
+	g := &gate{}
+	cfg := testConfig(t, "a", newStore())
+	cfg.InboxMessages, cfg.Observer = 4, g
+	n := startNode(t, cfg)
+	c, w := dial(t, n), newWriter(3)
+	c.begin(w)
+	release := make(chan struct{})
+	g.mu.Lock()
+	g.held, g.in = release, make(chan struct{})
+	g.mu.Unlock()
+	c.send(&protocol.Read{Log: 3, Req: 1})
+	<-g.in // the thread hangs
+	answers := make(chan protocol.Message, 20)
+	for range 20 {
+		go func() {
+			m, err := c.post(&protocol.Read{Log: 3, Req: 2})
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- m
+		}()
+	}
+	for range 16 {
+		if r, ok := (<-answers).(*protocol.ReadReply); !ok || r.Status != protocol.StatusOverloaded {
+			t.Fatalf("answer past the bound: %+v", r)
+		}
+	}
+	close(release)
+	for range 4 {
+		if r, ok := (<-answers).(*protocol.ReadReply); !ok || r.Status != protocol.StatusOK {
+			t.Fatalf("answer to accepted work: %+v", r)
+		}
+	}
+}
+
+func TestTwoShardsHandOver(t *testing.T) {
+	cfg := testConfig(t, "a", newStore())
+	cfg.Shards = 2
+	n := startNode(t, cfg)
+	inc := n.Incarnation()
+	seen := map[uint16]bool{}
+	for log := protocol.LogID(1); log <= 8; log++ {
+		c, w := dial(t, n), newWriter(log)
+		c.send(w.open(1)) // always to the well-known port
+		ms, port := c.receive()
+		if r, ok := ms[0].(*protocol.OpenReply); !ok || r.Log != log || r.Status != protocol.StatusOK {
+			t.Fatalf("open of log %d: %+v", log, ms[0])
+		}
+		owner := n.owner(log)
+		if port != n.threads[owner].port {
+			t.Fatalf("log %d answered with port %d, its shard %d has %d", log, port, owner, n.threads[owner].port)
+		}
+		seen[port] = true
+		c.to = &net.UDPAddr{IP: c.to.IP, Port: int(port)}
+		c.ack(w.activate(inc, 1, 1), protocol.StatusOK)
+		forwarded := n.threads[0].counters.forwarded.Load()
+		c.ack(to(inc, w.append(1, 30)), protocol.StatusOK)
+		if n.threads[0].counters.forwarded.Load() != forwarded {
+			t.Fatalf("log %d: a message to its own shard was forwarded", log)
+		}
+	}
+	if len(seen) != 2 {
+		t.Fatalf("8 logs live in %d shards", len(seen))
+	}
+}
+
+func TestRestartWithOtherShardCounts(t *testing.T) {
+	cfg := testConfig(t, "a", newStore())
+	const logs = 12
+	var inc protocol.Incarnation
+	writers := map[protocol.LogID]*writer{}
+	where := map[protocol.LogID]int{}
+	for round, shards := range []int{1, 4, 2, 3} {
+		cfg.Shards = shards
+		n := startNode(t, cfg)
+		inc = n.Incarnation()
+		c := dial(t, n)
+		for log, w := range writers { // everything of the rounds before is where it was, and goes on
+			l, at := logAt(n, log)
+			if at != where[log] || l.Activated != 1 || l.Highest != w.next-1 {
+				t.Fatalf("round %d: log %d is in shard %d with %+v, was in %d with highest %d", round, log, at, l, where[log], w.next-1)
+			}
+			c.ack(to(inc, w.append(1, 40)), protocol.StatusOK)
+		}
+		for k := range protocol.LogID(logs) {
+			log := protocol.LogID(round+1)*1000 + k
+			w := newWriter(log)
+			c.begin(w)
+			c.ack(to(inc, w.append(1, 40)), protocol.StatusOK)
+			_, at := logAt(n, log)
+			if at < 0 || at >= shards {
+				t.Fatalf("round %d: a new log went to shard %d of %d", round, at, shards)
+			}
+			writers[log], where[log] = w, at
+		}
+		stopNode(t, n)
+	}
+}
+
+func TestOpenReplyFitsItsDatagram(t *testing.T) {
+	cfg := testConfig(t, "a", newStore())
+	n := startNode(t, cfg)
+	inc := n.Incarnation()
+	c, w := dial(t, n), newWriter(3)
+	c.begin(w)
+	// Every other LSN is missing, so each is an extent of its own: more than a datagram takes.
+	const held = 4000
+	var batch []protocol.Message
+	for range held {
+		w.next++
+		w.off += 1000
+		batch = append(batch, to(inc, w.append(1, 20)))
+		if len(batch) == 50 {
+			c.send(batch...)
+			for got := 0; got < len(batch); {
+				ms, _ := c.receive()
+				for _, m := range ms {
+					if a := m.(*protocol.Ack); a.Status != protocol.StatusOK {
+						t.Fatalf("append: %+v", a)
+					}
+				}
+				got += len(ms)
+			}
+			batch = batch[:0]
+		}
+	}
+	r := c.call(w.open(2)).(*protocol.OpenReply)
+	if len(r.Held) == 0 || len(r.Held) >= held || r.Through != 2*protocol.LSN(len(r.Held))+1 {
+		t.Fatalf("%d extents, through %d", len(r.Held), r.Through)
+	}
+	full := c.mustPost(w.open(2)).(*protocol.OpenReply)
+	if len(full.Held) != held || full.Through != protocol.MaxLSN {
+		t.Fatalf("over HTTP: %d extents, through %d", len(full.Held), full.Through)
+	}
+}

@@ -1,0 +1,385 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/internal/ring"
+	"github.com/btrlog/btrlog/internal/shard"
+	"github.com/btrlog/btrlog/internal/wire"
+)
+
+const (
+	// tickEvery is how often a shard looks for segments to archive and for reads that waited long enough.
+	tickEvery = 50 * time.Millisecond
+	// releaseEvery is how often it looks for idle logs, and has the store give back files.
+	releaseEvery = time.Second
+	// maxBatchBytes is where a batch ends although more has arrived.
+	maxBatchBytes = 2 << 20
+)
+
+// thread is one shard: a core, a socket, and the one OS thread that drives both.
+type thread struct {
+	n     *Node
+	index int
+	port  uint16
+	core  *shard.Core
+	loop  ring.Loop
+	inbox inbox
+
+	reclaim  chan struct{} // wakes the reclaimer
+	stopping atomic.Bool
+	alive    atomic.Bool // in the loop, not latched
+
+	// The thread's own.
+	reader  wire.Reader
+	app     protocol.Append
+	in      contents
+	waiting int // items of in that are not stepped yet begin here
+	origins []origin
+	post    post
+	plan    planner
+	parked  map[protocol.LogID][]parkedRead
+	nparked int
+
+	nextTick, nextRelease protocol.Time
+	counters              counters
+}
+
+// origin is where the answer to a message goes: a socket or an HTTP request. Its index plus one is the machine's Peer.
+type origin struct {
+	to   ring.Addr
+	call *call
+}
+
+// parkedRead is a long poll that waits for the watermark of its log to rise.
+type parkedRead struct {
+	call *call
+	msg  *protocol.Read
+}
+
+// counters of a thread, for the status page. Each is written by the thread alone.
+type counters struct {
+	messages, batches, badPackets, otherCluster, otherVersion, unexpected, forwarded, overloaded, lost atomic.Uint64
+}
+
+// run is the thread's life. It returns nil after stop, and otherwise why the node must end.
+func (t *thread) run() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer t.finish()
+	t.alive.Store(true)
+	for !t.stopping.Load() {
+		if err := t.turn(); err != nil {
+			return fmt.Errorf("node: shard %d: %w", t.index, err)
+		}
+	}
+	return nil
+}
+
+// stop makes run return after the batch under way. Any goroutine may call it.
+func (t *thread) stop() {
+	t.stopping.Store(true)
+	t.loop.Wake()
+}
+
+// turn is one batch: what has arrived, one commit, the answers.
+func (t *thread) turn() error {
+	now := t.n.now()
+	before := t.counters.messages.Load()
+	more, err := t.receive(now)
+	if err != nil {
+		return err
+	}
+	if t.drain(now) {
+		more = true
+	}
+	if now >= t.nextTick {
+		t.tick(now)
+	}
+	idle := len(t.origins) == 0
+	if err := t.commit(int(t.counters.messages.Load() - before)); err != nil {
+		return err
+	}
+	if idle && !more && t.waiting >= len(t.in.items) {
+		if _, err := t.loop.Wait(time.Duration(t.nextTick - t.n.now())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive steps the datagrams that have arrived; more says that there may be others.
+func (t *thread) receive(now protocol.Time) (more bool, err error) {
+	for t.core.BatchBytes() < maxBatchBytes {
+		packets, err := t.loop.Recv()
+		if err != nil {
+			return false, err
+		}
+		for i := range packets {
+			t.packet(now, &packets[i])
+		}
+		if len(packets) < ringBatch {
+			return len(packets) > 0, nil
+		}
+	}
+	return true, nil
+}
+
+// packet steps the messages of one datagram. What cannot be read is counted and never answered (W3), but for a peer of another
+// version, which is told ours.
+func (t *thread) packet(now protocol.Time, p *ring.Packet) {
+	r := &t.reader
+	if err := r.Reset(p.Data, t.n.cluster); err != nil {
+		switch {
+		case errors.Is(err, wire.ErrCluster):
+			t.counters.otherCluster.Add(1)
+		case wire.Answerable(err):
+			t.counters.otherVersion.Add(1)
+			t.post.raw(p.From, wire.AppendNotice(nil, t.n.cluster))
+		default:
+			t.counters.badPackets.Add(1)
+		}
+		return
+	}
+	to := p.From
+	if port := r.Header().ReplyTo; port != 0 {
+		to = to.WithPort(port)
+	}
+	for r.Next() {
+		if owner := t.n.owner(r.Log()); owner != t.index {
+			t.forward(owner, to)
+			continue
+		}
+		if r.Kind() == wire.KindAppend {
+			// The record's bytes are copied once, from the datagram into the commit.
+			if err := r.Append(&t.app); err != nil {
+				t.counters.badPackets.Add(1)
+				continue
+			}
+			t.step(now, &t.app, origin{to: to})
+			continue
+		}
+		m, err := r.Message()
+		if err != nil {
+			t.counters.badPackets.Add(1)
+			continue
+		}
+		if _, ok := logOf(m); !ok {
+			t.counters.unexpected.Add(1)
+			continue
+		}
+		t.step(now, m, origin{to: to})
+	}
+	if r.Err() != nil {
+		t.counters.badPackets.Add(1)
+	}
+}
+
+// forward hands the current message to the shard that owns its log, which answers from its own socket and says its port, so
+// that the next message goes there.
+func (t *thread) forward(owner int, to ring.Addr) {
+	m, err := t.reader.Message() // a copy: the datagram's memory is ours only for this batch
+	if err != nil {
+		t.counters.badPackets.Add(1)
+		return
+	}
+	if _, ok := logOf(m); !ok {
+		t.counters.unexpected.Add(1)
+		return
+	}
+	t.counters.forwarded.Add(1)
+	if o := t.n.threads[owner]; o.inbox.put(item{msg: m, size: sizeOf(m), from: to}) {
+		o.loop.Wake()
+		return
+	}
+	t.counters.overloaded.Add(1)
+	t.post.message(to, refusal(m, protocol.StatusOverloaded, t.core.Incarnation()))
+}
+
+func (t *thread) step(now protocol.Time, m protocol.Message, from origin) {
+	t.counters.messages.Add(1)
+	t.origins = append(t.origins, from)
+	t.core.Step(now, protocol.Peer(len(t.origins)), m)
+}
+
+// drain steps what other threads have queued; true when something is left for the next batch.
+func (t *thread) drain(now protocol.Time) bool {
+	if t.waiting >= len(t.in.items) {
+		t.inbox.take(&t.in)
+		t.waiting = 0
+		for i := range t.in.reports {
+			t.reported(now, &t.in.reports[i])
+		}
+		for _, c := range t.in.asks {
+			c <- t.status(now)
+		}
+	}
+	for t.waiting < len(t.in.items) && t.core.BatchBytes() < maxBatchBytes {
+		it := &t.in.items[t.waiting]
+		t.waiting++
+		t.step(now, it.msg, origin{to: it.from, call: it.call})
+		if r, ok := it.msg.(*protocol.Read); ok && it.call != nil {
+			it.call.read = r
+		}
+	}
+	return t.waiting < len(t.in.items)
+}
+
+// tick does what is due by time.
+func (t *thread) tick(now protocol.Time) {
+	began := time.Now()
+	t.expire(now)
+	t.planFlush(now)
+	if now >= t.nextRelease {
+		t.nextRelease = now + protocol.Time(releaseEvery)
+		t.core.Release(now, protocol.Time(t.n.cfg.IdleRelease))
+		select {
+		case t.reclaim <- struct{}{}:
+		default:
+		}
+	}
+	// With very many logs a look at all of them takes long; it must stay a small part of the thread's time.
+	t.nextTick = now + protocol.Time(max(tickEvery, 20*time.Since(began)))
+}
+
+// commit ends the batch and sends its answers, which is all that the outside ever hears of it.
+func (t *thread) commit(messages int) error {
+	records := t.core.Stats().Records
+	began := time.Now()
+	now := t.n.now()
+	answers, err := t.core.Commit(now)
+	if err != nil {
+		t.alive.Store(false)
+		return err
+	}
+	if len(t.origins) > 0 {
+		t.counters.batches.Add(1)
+		if t.n.cfg.Observer != nil {
+			t.n.cfg.Observer.Batch(t.index, messages, int(t.core.Stats().Records-records), time.Since(began))
+		}
+	}
+	for i := range answers.Acks {
+		a := &answers.Acks[i]
+		o := &t.origins[a.To-1]
+		if o.call != nil {
+			o.call.ack = a.Ack
+			o.call.end(callAck)
+			o.call = nil
+		} else {
+			t.post.ack(o.to, &a.Ack)
+		}
+		if t.nparked > 0 {
+			t.unpark(a.Ack.Log, a.Ack.CLSN)
+		}
+	}
+	for i := range answers.Replies {
+		t.reply(now, &answers.Replies[i])
+	}
+	// A request without an answer is told so: it was malformed in a way that the machine does not answer, or undone.
+	for i := range t.origins {
+		if c := t.origins[i].call; c != nil {
+			t.counters.lost.Add(1)
+			c.end(callLost)
+		}
+	}
+	clear(t.origins)
+	t.origins = t.origins[:0]
+	return t.post.flush()
+}
+
+// reply sends one reply, or parks it.
+func (t *thread) reply(now protocol.Time, r *protocol.ReplyOut) {
+	o := &t.origins[r.To-1]
+	if o.call == nil {
+		fillDatagram(t.core.View(), r, t.post.limit(o.to))
+		t.post.message(o.to, r.Msg)
+		return
+	}
+	c := o.call
+	o.call = nil
+	if m, ok := r.Msg.(*protocol.ReadReply); ok && c.waitAbove != 0 && m.Status == protocol.StatusOK && m.CLSN <= c.waitAbove && now < c.until {
+		if t.nparked < maxParked {
+			t.park(m.Log, c)
+			return
+		}
+	}
+	c.reply, c.view = *r, t.core.View()
+	c.end(callReply)
+}
+
+// maxParked bounds the long polls of one shard; more are answered at once.
+const maxParked = 4096
+
+func (t *thread) park(log protocol.LogID, c *call) {
+	t.parked[log] = append(t.parked[log], parkedRead{c, c.read})
+	t.nparked++
+}
+
+// unpark queues the reads that waited for a watermark below clsn again.
+func (t *thread) unpark(log protocol.LogID, clsn protocol.LSN) {
+	list := t.parked[log]
+	if len(list) == 0 {
+		return
+	}
+	t.resume(log, func(p *parkedRead) bool { return clsn > p.call.waitAbove })
+}
+
+// expire queues the reads that waited long enough.
+func (t *thread) expire(now protocol.Time) {
+	if t.nparked == 0 {
+		return
+	}
+	for log := range t.parked {
+		t.resume(log, func(p *parkedRead) bool { return now >= p.call.until })
+	}
+}
+
+// resume moves the parked reads of a log for which due holds to the end of the batch's input, to be stepped again.
+func (t *thread) resume(log protocol.LogID, due func(*parkedRead) bool) {
+	list := t.parked[log]
+	keep := list[:0]
+	for i := range list {
+		if due(&list[i]) {
+			list[i].call.waitAbove = 0 // this time the answer stands
+			t.in.items = append(t.in.items, item{msg: list[i].msg, size: 256, call: list[i].call})
+			t.nparked--
+		} else {
+			keep = append(keep, list[i])
+		}
+	}
+	clear(list[len(keep):])
+	if len(keep) == 0 {
+		delete(t.parked, log)
+	} else {
+		t.parked[log] = keep
+	}
+}
+
+// finish answers everything that still waits, and closes. No answer of it speaks of a write.
+func (t *thread) finish() {
+	t.alive.Store(false)
+	left := t.inbox.close()
+	for _, it := range append(left.items, t.in.items[min(t.waiting, len(t.in.items)):]...) {
+		if it.call != nil {
+			it.call.end(callStop)
+		}
+	}
+	for i := range t.origins {
+		if c := t.origins[i].call; c != nil {
+			c.end(callStop)
+		}
+	}
+	for _, list := range t.parked {
+		for _, p := range list {
+			p.call.end(callStop)
+		}
+	}
+	for _, c := range left.asks {
+		c <- ShardStatus{Shard: t.index, Problem: "the shard has stopped"}
+	}
+}
