@@ -146,9 +146,9 @@ func (w *Writer) drain() {
 // waiters are served by the new epoch. Only Nodes, Replace and Qw of o are used; the zero value takes a new epoch on
 // the same nodes.
 //
-// Errors: ErrInvalid and ErrUnavailable before the new epoch was taken leave the writer as it was. After it there is no way
-// back: then the writer has ended, Err says why, and Unknown, From and To say what the next open decides. ErrFenced: another
-// writer had opened the log.
+// Errors: ErrInvalid and ErrUnavailable, definite, before the new epoch was taken: the writer goes on as it was. ErrUnavailable
+// with Unknown after it: the writer holds the log, but appends wait until Reopen is called again and succeeds, with the
+// same nodes or others. ErrFenced, ErrNotFound, ErrClosed: the writer has ended, and Err says more.
 func (w *Writer) Reopen(ctx context.Context, o WriterOptions) error {
 	const op = "reopen"
 	w.reopen.Lock()
@@ -172,33 +172,47 @@ func (w *Writer) Reopen(ctx context.Context, o WriterOptions) error {
 	if err := w.c.reachable(ctx, op, &rec, &o); err != nil {
 		return w.c.finish(op, w.name, err)
 	}
-	// The old epoch goes on until our own promise refuses it; what it then says of fencing is meant by us.
-	w.setReopening(true)
-	res, token, err := w.c.takeover(ctx, op, w.name, rec.Owner(), &o)
+	res, err := w.c.takeover(ctx, op, w.name, &o, w)
 	if err == nil {
 		err = w.resume(ctx, res)
-	} else if !token {
-		w.setReopening(false)
-		return w.c.finish(op, w.name, err)
 	}
-	if err != nil {
-		w.mu.Lock()
-		w.reopening = false
+	if err == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if kind, _, _ := kindOf(err); kind == ErrFenced || kind == ErrNotFound {
 		w.lose(err)
-		w.mu.Unlock()
 	}
-	return w.c.finish(op, w.name, err)
+	err = w.c.finish(op, w.name, err)
+	if e, ok := err.(*Error); ok && w.reopening {
+		e.Unknown, e.Retryable = true, w.err == nil
+	}
+	return err
 }
 
-func (w *Writer) setReopening(on bool) {
+// raise completes the request for a new token of our own. After a re-open whose token has an unknown outcome the nonce is
+// the same (P1): if it was applied, it is found and not taken for a stranger's.
+func (w *Writer) raise(r meta.Raise) meta.Raise {
 	w.mu.Lock()
-	w.reopening = on
-	if !on {
-		w.space.wakeFirst()
+	defer w.mu.Unlock()
+	if w.nonce == "" {
+		w.nonce = r.Nonce
 	}
-	job := w.advance(w.c.now())
-	w.mu.Unlock()
-	w.c.transmit(job)
+	r.Nonce, r.From = w.nonce, w.owner
+	r.Known = nil // it may be of before the earlier try
+	return r
+}
+
+// tokenTaken notes a token of our own before any node hears of it: what the nodes then say of fencing is meant by us.
+func (w *Writer) tokenTaken(rec *meta.LogRecord) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return w.err
+	}
+	w.nonce, w.owner, w.reopening = "", rec.Owner(), true
+	return w.m.TokenTaken(rec.Epoch)
 }
 
 // resume continues at the new epoch.

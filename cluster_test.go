@@ -20,7 +20,8 @@ import (
 // cluster is a set of real nodes in this process, over a store in memory and directories that end with the test.
 type cluster struct {
 	t     *testing.T
-	store *countingStore
+	store *countingStore // of the clients
+	inner *countingStore // of the nodes
 	nodes map[string]*node.Node
 	dirs  map[string]string
 	ports map[string]int
@@ -65,7 +66,8 @@ func archiveKey(key string) bool {
 
 func newCluster(t *testing.T, names ...string) *cluster {
 	t.Helper()
-	c := &cluster{t: t, store: &countingStore{Store: memory.New(memory.Options{})}, nodes: map[string]*node.Node{}, dirs: map[string]string{}, ports: map[string]int{},
+	base := memory.New(memory.Options{})
+	c := &cluster{t: t, store: &countingStore{Store: base}, inner: &countingStore{Store: base}, nodes: map[string]*node.Node{}, dirs: map[string]string{}, ports: map[string]int{},
 		zones: map[string]string{}}
 	for _, n := range names {
 		c.start(n)
@@ -84,7 +86,7 @@ func (c *cluster) start(name string) {
 	if c.dirs[name] == "" {
 		c.dirs[name] = c.t.TempDir()
 	}
-	n, err := node.Start(c.t.Context(), node.Config{Dir: c.dirs[name], Node: protocol.NodeID(name), Zone: c.zones[name], Store: c.store,
+	n, err := node.Start(c.t.Context(), node.Config{Dir: c.dirs[name], Node: protocol.NodeID(name), Zone: c.zones[name], Store: c.inner,
 		Listen: fmt.Sprintf("127.0.0.1:%d", c.ports[name]), SegmentBytes: 32 << 20, FlushGrace: 100 * time.Millisecond, Log: testLog(c.t)})
 	if err != nil {
 		c.t.Fatalf("start node %s: %v", name, err)

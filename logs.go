@@ -95,7 +95,7 @@ func (c *Client) Create(ctx context.Context, name string, o LogOptions) (LogInfo
 	}
 	if len(o.Nodes) > 0 {
 		// The record names nodes only with an epoch that was opened on them (P7), so a choice is kept by opening once.
-		if _, _, err := c.takeover(ctx, op, name, meta.Owner{}, &WriterOptions{Nodes: o.Nodes, Qw: opts.Qw}); err != nil {
+		if _, err := c.takeover(ctx, op, name, &WriterOptions{Nodes: o.Nodes, Qw: opts.Qw}, nil); err != nil {
 			return LogInfo{}, c.finish(op, name, err)
 		}
 		return c.Info(ctx, name)

@@ -45,7 +45,7 @@ func (c *Client) OpenWriter(ctx context.Context, name string, o WriterOptions) (
 	if err := checkWriterOptions(name, &o); err != nil {
 		return nil, err
 	}
-	res, _, err := c.takeover(ctx, op, name, meta.Owner{}, &o)
+	res, err := c.takeover(ctx, op, name, &o, nil)
 	if err != nil {
 		return nil, c.finish(op, name, err)
 	}
@@ -74,41 +74,50 @@ type taken struct {
 	limit  int // smallest datagram limit of the nodes
 }
 
-// takeover takes the token (P1), drives the opener, and installs (P7). from, if not zero, is the owner that must still
-// stand: a live writer that re-opens its own log. token reports whether the new epoch was, or may have been, taken.
-func (c *Client) takeover(ctx context.Context, op, name string, from meta.Owner, o *WriterOptions) (t *taken, token bool, err error) {
+// takeover takes the token (P1), drives the opener, and installs (P7). live, if not nil, is the writer that re-opens its own
+// log: its owner must still stand, and it is told of the token before any node is.
+func (c *Client) takeover(ctx context.Context, op, name string, o *WriterOptions, live *Writer) (*taken, error) {
 	var known *meta.Log
 	if len(o.Nodes) > 0 || len(o.Replace) > 0 {
 		// A target that cannot work is refused before the token is taken, or a typing error would cost the old writer its log.
 		log, err := c.cat.Load(ctx, name)
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		if _, _, _, err := c.target(ctx, &log.Record, o); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		known = &log
 	}
-	raised, err := c.cat.RaiseEpoch(ctx, name, meta.Raise{Nonce: c.cat.Nonce(), Opener: c.cfg.Name, From: from, Known: known})
+	raise := meta.Raise{Nonce: c.cat.Nonce(), Opener: c.cfg.Name, Known: known}
+	if live != nil {
+		raise = live.raise(raise)
+	}
+	raised, err := c.cat.RaiseEpoch(ctx, name, raise)
 	if err != nil {
-		return nil, errors.Is(err, meta.ErrUnknown), err
+		return nil, err
+	}
+	if live != nil {
+		if err := live.tokenTaken(&raised.Record); err != nil {
+			return nil, err
+		}
 	}
 	rec := &raised.Record
 	recorded, target, qw, err := c.target(ctx, rec, o)
 	if err != nil {
-		return nil, true, err
+		return nil, err
 	}
 	call, err := c.newOpenCall(ctx, op, rec, recorded, target, qw)
 	if err != nil {
-		return nil, true, err
+		return nil, err
 	}
 	c.routes.add(rec.ID, call)
 	defer call.release()
 	installed, err := c.drive(ctx, call, &raised, qw)
 	if err != nil {
-		return nil, true, call.explain(ctx, err)
+		return nil, call.explain(ctx, err)
 	}
-	return &taken{rec: installed, result: call.o.Result(), limit: call.limit}, true, nil
+	return &taken{rec: installed, result: call.o.Result(), limit: call.limit}, nil
 }
 
 // target returns the recorded and the wanted ensemble and the wanted write quorum. A log that nobody opened yet has no

@@ -115,8 +115,7 @@ func (r *Reader) ID() LogID { return LogID(r.id) }
 func (r *Reader) Committed() LSN {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c, _ := r.m.Watermark()
-	return LSN(c)
+	return LSN(r.m.Known())
 }
 
 func (r *Reader) view() protocol.ReadView {
@@ -262,8 +261,7 @@ func (r *Reader) round(ctx context.Context, op string, from, to protocol.LSN, ma
 			answered++
 		}
 	}
-	c, _ := r.watermark()
-	if c < from {
+	if r.Committed() < LSN(from) {
 		if answered >= v.Qr() {
 			return found{}, nil, nil
 		}
@@ -323,7 +321,7 @@ func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, war
 		protocol.Read{Log: r.id, From: from, To: to, MaxBytes: chunkBytes, Raw: true})
 	r.mu.Lock()
 	copies := r.m.RawRun(from, to, replies, nil)
-	c, _ := r.m.Watermark()
+	c := r.m.Known()
 	lost, silent := r.m.Lost(from, replies)
 	r.mu.Unlock()
 	if len(copies) > 0 {
@@ -333,7 +331,7 @@ func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, war
 		return found{cold: min(to, c)}, nil, nil // it answers with a miss if it does not have it, and we come again
 	}
 	if !lost {
-		return found{}, silent, nil
+		return found{}, append([]protocol.NodeID{}, silent...), nil
 	}
 	end := min(to, c)
 	if next := protocol.NextHeld(from, replies); next != 0 {
@@ -383,12 +381,6 @@ func (r *Reader) setPreferred(i int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.prefer = i
-}
-
-func (r *Reader) watermark() (protocol.LSN, protocol.Epoch) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.m.Watermark()
 }
 
 // trims are the trim points that this process knows of, so that a Trim here is seen by every Reader here at once.

@@ -52,14 +52,14 @@ func (r *Reader) tail(ctx context.Context, op string) (protocol.LSN, error) {
 				highest, asked = r.m.Highest(replies), true
 			}
 			tail, decided, why := r.m.Tail(highest, replies)
-			r.mu.Unlock()
 			if decided {
 				// What is counted is committed, though no node has been told: a later Tail of this reader must not fall behind it.
-				r.mu.Lock()
-				r.m.Raise(tail, v.History.Last().Epoch)
-				c, _ := r.m.Watermark()
-				r.mu.Unlock()
-				return c, nil
+				r.m.Counted(tail)
+			}
+			known := r.m.Known()
+			r.mu.Unlock()
+			if decided {
+				return known, nil
 			}
 			e.From, e.To, e.Err = LSN(tail+1), LSN(highest), errors.New(why)
 		} else {

@@ -43,6 +43,8 @@ type Writer struct {
 	mu        sync.Mutex
 	m         *protocol.Writer
 	rec       meta.LogRecord
+	owner     meta.Owner // our claim: the last token that was taken
+	nonce     string     // of a token whose outcome is not known
 	result    *protocol.OpenResult
 	peers     []writerPeer
 	sends     []protocol.Send
@@ -51,7 +53,7 @@ type Writer struct {
 	closing   bool
 	drained   chan struct{} // closed when a closing writer is settled
 	sealed    bool
-	reopening bool
+	reopening bool // our own newer token is out, and its open is not complete
 	checking  bool // the log's record is being read
 	syncs     waitHeap
 	space     waitQueue
@@ -96,7 +98,7 @@ func (c *Client) newWriter(ctx context.Context, name string, t *taken, o *Writer
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{c: c, name: name, id: cfg.Log, m: m, rec: t.rec, result: t.result, armed: never, expire: never, done: make(chan struct{}),
+	w := &Writer{c: c, name: name, id: cfg.Log, m: m, rec: t.rec, owner: t.rec.Owner(), result: t.result, armed: never, expire: never, done: make(chan struct{}),
 		drained: make(chan struct{})}
 	w.t = newTimer(w)
 	w.ctx, w.cancel = context.WithCancel(c.ctx)
@@ -380,17 +382,16 @@ func (w *Writer) advance(now protocol.Time) *sendJob {
 		w.space.wakeFirst()
 		w.callbacks.notify()
 	}
-	if err := w.m.Err(); err != nil && !w.reopening {
+	// While our own token is out a lost quorum is what the re-open is for.
+	if err := w.m.Err(); err != nil && !(w.reopening && errors.Is(err, protocol.ErrQuorumLost)) {
 		w.lose(err)
 		return nil
 	}
 	if w.expire <= now {
 		w.expireWaiters(now)
 	}
-	if !w.reopening {
-		if w.m.NeedsRecordCheck() && !w.checking {
-			w.checking = w.c.spawn(w.checkRecord)
-		}
+	if w.m.NeedsRecordCheck() && !w.checking {
+		w.checking = w.c.spawn(w.checkRecord)
 	}
 	if w.closing {
 		w.drain()
@@ -447,7 +448,7 @@ func (w *Writer) checkRecord() {
 		}
 		w.mu.Lock()
 		w.checking = false
-		if w.err == nil && !w.reopening {
+		if w.err == nil {
 			w.m.RecordSeen(log.Record.Epoch, err != nil || log.Record.ID != w.id)
 		}
 		job := w.advance(w.c.now())

@@ -26,7 +26,7 @@ type Merge struct {
 	view     ReadView
 	clsn     LSN   // never falls (P9)
 	epoch    Epoch // of the reign that told clsn
-	archived LSN
+	archived LSN   // committed and in the archive; says nothing about what copies nodes hold
 }
 
 // SetView takes a record that was read. What it starts at is committed up to there.
@@ -54,14 +54,18 @@ func (m *Merge) Observe(r *ReadReply) int {
 	return i
 }
 
-// Raise takes a watermark that the reader learned elsewhere, at the epoch of the reign that it is of.
-func (m *Merge) Raise(c LSN, e Epoch) {
-	if c > m.clsn {
-		m.clsn, m.epoch = c, e
+// Counted takes a tail that Tail decided. Copies counted above the archive are of labels that the view knows, so that the
+// view judges what is below them as well.
+func (m *Merge) Counted(tail LSN) {
+	if tail > m.Known() {
+		m.clsn, m.epoch = tail, max(m.epoch, m.view.History.Last().Epoch)
 	}
 }
 
-// Watermark returns the highest LSN known committed and the epoch of the reign that told it.
+// Known returns the highest LSN known committed, be it that only the archive has it. It never falls.
+func (m *Merge) Known() LSN { return max(m.clsn, m.archived) }
+
+// Watermark returns the highest LSN under which copies of nodes may be judged, and the epoch of the reign that told it.
 func (m *Merge) Watermark() (LSN, Epoch) { return m.clsn, m.epoch }
 
 // Archived returns the highest archived-through that a node told.
@@ -121,10 +125,13 @@ func (m *Merge) RawRun(from, to LSN, replies []*ReadReply, dst []Record) []Recor
 	return dst
 }
 
-// Lost says whether committed LSN x, of which no answer has a copy to serve, is lost: Qr members have no copy and would know,
+// Lost says whether LSN x, at or below the watermark, of which no answer has a copy to serve, is lost: Qr members have no copy and would know,
 // or all have answered and none can read one (R18). Else it says for whom to wait. It does not know of the archive: the
 // reader has looked there.
 func (m *Merge) Lost(x LSN, replies []*ReadReply) (lost bool, silent []NodeID) {
+	if x > m.clsn || m.NeedsRecord() {
+		return false, silent // it cannot be judged
+	}
 	absent, answered := 0, 0
 	for i, member := range m.view.Ensemble {
 		r := replies[i]
@@ -163,7 +170,7 @@ func NextHeld(x LSN, replies []*ReadReply) LSN {
 // Highest returns the highest LSN that any answer names: a committed LSN is on Qw members, so Qr answers name it or have it
 // below their watermark.
 func (m *Merge) Highest(replies []*ReadReply) LSN {
-	top := m.clsn
+	top := m.Known()
 	for _, r := range replies {
 		if r != nil {
 			top = max(top, r.Highest, r.CLSN, r.ArchivedThrough)
@@ -178,7 +185,7 @@ func (m *Merge) Highest(replies []*ReadReply) LSN {
 // holds yet for some LSN: then the reader waits for the watermark or for more answers. The view must have been read after
 // the question was asked, and the answers after the view.
 func (m *Merge) Tail(highest LSN, replies []*ReadReply) (tail LSN, decided bool, why string) {
-	known := max(m.clsn, m.archived)
+	known := m.Known()
 	for x := known + 1; x <= highest; x++ {
 		most, silent := m.copies(x, replies)
 		switch {
@@ -213,7 +220,11 @@ func (m *Merge) copies(x LSN, replies []*ReadReply) (most, silent int) {
 				best = e.Label
 			}
 		}
-		if best == 0 {
+		switch {
+		case best == 0:
+			continue
+		case best > m.view.History.Last().Epoch:
+			silent++ // a repair of an epoch that is not on record, or a record that is newer than ours: it may be either
 			continue
 		}
 		k := 0
