@@ -133,9 +133,17 @@ func decodeState(id LogID, b []byte) (*nodeLog, error) {
 		r.err = fmt.Errorf("%w: %d bytes behind the state value", ErrBadMessage, len(r.b))
 	}
 	if r.err == nil {
-		r.err = l.history.Validate()
+		if err := l.history.Validate(); err != nil {
+			r.err = fmt.Errorf("%w: %w", ErrBadMessage, err)
+		}
 	}
-	if r.err == nil && (l.activated > l.promised || l.start > MaxLSN || l.clsn > MaxLSN || l.archived > MaxLSN) {
+	for i, d := range l.damaged {
+		// RestoreDamage relies on the order.
+		if r.err == nil && (d.From > d.To || i > 0 && d.From <= l.damaged[i-1].To) {
+			r.err = fmt.Errorf("%w: state value lists damage out of order", ErrBadMessage)
+		}
+	}
+	if r.err == nil && (l.activated > l.promised || max(l.start, l.clsn, l.archived, l.sealed, l.dropped) > MaxLSN) {
 		r.err = fmt.Errorf("%w: state value contradicts itself", ErrBadMessage)
 	}
 	if r.err != nil {

@@ -8,7 +8,8 @@ type Segment struct {
 	First    LSN
 	Last     LSN
 	CLSN     LSN // this node's watermark when the plan was made; at or above Last
-	// Complete: [First, Last] is all of the segment that is not archived yet, and the segment takes no more records.
+	// Complete: [First, Last] is all of the segment that is not archived yet, or all that this node has in one piece, and
+	// the segment takes no more records.
 	Complete bool
 	// Rank orders the nodes of the log for this segment: rank 0 flushes at once, the others look first whether it did
 	// (paper 4.3, flush leader by hash with fallback).
@@ -51,7 +52,18 @@ func (l *nodeLog) flushable(inc Incarnation, now Time, visit func(Segment)) {
 		}
 		seg := Segment{Log: l.id, Label: label, SegStart: r.SegStart, First: x, Last: last, CLSN: l.clsn, Rank: l.rank(inc, r.SegStart),
 			FlushAge: Time(l.settings.FlushAgeMS) * Millisecond}
-		seg.Complete = last == r.To && l.ends(label, r) && x == max(r.SegStart, l.archived+1)
+		// A younger label that takes over inside the run ends the stretch for good, as an end of the segment does.
+		ended := last < min(r.To, l.clsn) || (last == r.To && l.ends(label, r))
+		switch {
+		case ended && x == max(r.SegStart, l.archived+1):
+			seg.Complete = true
+		case (ended || last == r.To) && l.closed(label, r):
+			// A stretch of a segment that has holes here and takes no more records. A node without holes writes the whole;
+			// if none is left, only the union of such stretches closes the holes (A2), so each is written in the end, by
+			// nodes that look first.
+			seg.Complete = true
+			seg.Rank += len(l.settings.Peers)
+		}
 		if l.oldest != 0 {
 			seg.Age = now - l.oldest
 		}
@@ -84,6 +96,16 @@ func (l *nodeLog) ends(label Epoch, r run) bool {
 	runs := l.held.label(label)
 	i := runs.find(r.To + 1)
 	return i < len(runs.runs) && runs.runs[i].SegStart == r.To+1
+}
+
+// closed reports whether the segment of run r takes no more records, wherever it ends: a later epoch was activated, a
+// later segment of the label has begun, or the writer sealed it.
+func (l *nodeLog) closed(label Epoch, r run) bool {
+	if label < l.activated || r.To <= l.sealed {
+		return true
+	}
+	runs := l.held.label(label).runs
+	return runs[len(runs)-1].SegStart > r.SegStart
 }
 
 // rank is this node's place in the order of the log's nodes for one segment, by highest random weight.
