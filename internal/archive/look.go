@@ -47,6 +47,7 @@ func (a *Archive) Look(ctx context.Context, log protocol.LogID, after protocol.L
 // segment. A log of any size costs a few requests per label; without the jump it would be a request per thousand objects.
 func (a *Archive) walk(ctx context.Context, log protocol.LogID, after protocol.LSN, visit func(Key, objstore.Info)) error {
 	prefix, cursor := a.logPrefix(log), ""
+	var j jumper
 	for {
 		page, err := a.list(ctx, prefix, cursor, 0)
 		if err != nil {
@@ -74,7 +75,7 @@ func (a *Archive) walk(ctx context.Context, log protocol.LogID, after protocol.L
 		cursor = page.Objects[len(page.Objects)-1].Key
 		if n > 0 && last.First < after {
 			span := (last.First-first.First)/protocol.LSN(n) + 1
-			to, err := a.jump(ctx, last, after, span)
+			to, err := j.jump(ctx, a, last, after, span)
 			if err != nil {
 				return err
 			}
@@ -83,26 +84,42 @@ func (a *Archive) walk(ctx context.Context, log protocol.LogID, after protocol.L
 	}
 }
 
+// jumper remembers, over the pages of one walk, where a label has ended.
+type jumper struct {
+	label protocol.Epoch
+	// end: no object of label begins in [end, after+1).
+	end protocol.LSN
+}
+
 // jump returns a place in the listing from which on everything of at's label that ends above after follows, or "" when it
 // knows none. span is about how many LSNs one object holds.
-func (a *Archive) jump(ctx context.Context, at Key, after, span protocol.LSN) (string, error) {
-	gap := after - at.First
-	for back := span; back < gap/8; {
+func (j *jumper) jump(ctx context.Context, a *Archive, at Key, after, span protocol.LSN) (string, error) {
+	if j.label != at.Label {
+		*j = jumper{at.Label, after + 1}
+	}
+	for back := span; j.end > at.First && back < (j.end-at.First)/8; {
 		back *= 8
-		from := after - back
+		from := j.end - back
 		place := a.before(at.Log, at.Label, from)
 		page, err := a.list(ctx, a.logPrefix(at.Log), place, lookPage)
 		if err != nil {
 			return "", err
 		}
 		var near Key // the last one seen that begins in [from, after]
+		passed := false
 		for _, o := range page.Objects {
-			if k, ok := a.usable(o); ok && k.Label == at.Label && k.First <= after {
+			k, ok := a.usable(o)
+			passed = passed || (ok && (k.Label != at.Label || k.First > after))
+			if ok && k.Label == at.Label && k.First <= after {
 				near = k
 			}
 		}
 		if near.Label == 0 {
-			continue // the label ends below from
+			if !passed && page.More {
+				return "", nil // a page full of foreign keys
+			}
+			j.end = from
+			continue
 		}
 		info, err := a.head(ctx, a.KeyString(near))
 		if errors.Is(err, objstore.ErrNotFound) || errors.Is(err, objstore.ErrDamaged) {

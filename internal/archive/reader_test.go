@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -83,6 +84,22 @@ func TestVoidByAnEarlierStart(t *testing.T) {
 	flush(t, a, plan(9, 1, 1, 2, 0, 0))
 	want(t, r, 1, Watermark{LSN: 2, Epoch: 3, History: h}, 2)
 	want(t, r, 2, Watermark{LSN: 2, Epoch: 3, History: h}, 0)
+}
+
+// Under a watermark the highest label that is not void is served, also when it begins or ends inside another's object.
+func TestHighestLabelFirst(t *testing.T) {
+	a := newArchive(t, newFaulty(), Options{})
+	flush(t, a, plan(1, 1, 1, 6, 0, 0))
+	flush(t, a, plan(2, 2, 2, 3, 0, 0)) // a repair by an opener that died
+	flush(t, a, plan(3, 5, 5, 6, 5, 0))
+	wm := Watermark{LSN: 6, Epoch: 3, History: protocol.History{{Epoch: 1, Start: 1}, {Epoch: 3, Start: 5}}}
+	labels, err := scanAll(t, a.Reader(testLog), 1, 6, wm)
+	if want := []protocol.Epoch{1, 2, 2, 1, 3, 3}; err != nil || !slices.Equal(labels, want) {
+		t.Fatalf("served %v, %v; want %v", labels, err, want)
+	}
+	for lsn, label := range map[protocol.LSN]protocol.Epoch{1: 1, 2: 2, 4: 1, 6: 3} {
+		want(t, a.Reader(testLog), lsn, wm, label)
+	}
 }
 
 // Paper 4.4, figure 4: C1's LSNs 1–3 and a pending 4 filled a segment that L1 flushed; C2 took over and appended another
