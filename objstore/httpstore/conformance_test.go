@@ -81,6 +81,9 @@ func TestConformance(t *testing.T) {
 	}
 	for name, open := range backends {
 		for _, http2 := range []bool{false, true} {
+			if name == "localdir" && !http2 {
+				continue // what differs by protocol shows on memory, at a tenth of the time
+			}
 			t.Run(fmt.Sprintf("%s/http2=%v", name, http2), func(t *testing.T) {
 				objtest.Run(t, func(t *testing.T) objstore.Store {
 					return client(t, Options{}, serve(t, Handler(open(t), "", HandlerOptions{}), http2).URL)

@@ -283,6 +283,22 @@ func TestBodyIsNotSharedAfterReturn(t *testing.T) {
 	})
 }
 
+// The transport can hold a body's reader longer than the Put lasts.
+func TestDetachedBody(t *testing.T) {
+	b := &sharedBody{bytes: []byte("abc")}
+	r := b.reader()
+	two := make([]byte, 2)
+	if n, err := r.Read(two); n != 2 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	b.detach()
+	for _, r := range []io.Reader{r, b.reader()} {
+		if n, err := r.Read(two); n != 0 || err == nil || err == io.EOF {
+			t.Fatalf("a detached body gave %d bytes, %v; want an error that cannot be taken for its end", n, err)
+		}
+	}
+}
+
 // cutter breaks the connection of a GET after some bytes, as the death of a node does.
 type cutter struct {
 	inner http.Handler
