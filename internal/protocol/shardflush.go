@@ -101,7 +101,7 @@ func (l *nodeLog) ends(label Epoch, r run) bool {
 // closed reports whether the segment of run r takes no more records, wherever it ends: a later epoch was activated, a
 // later segment of the label has begun, or the writer sealed it.
 func (l *nodeLog) closed(label Epoch, r run) bool {
-	if label < l.activated || r.To <= l.sealed {
+	if label < l.activated || (label == l.activated && r.To <= l.sealed) {
 		return true
 	}
 	runs := l.held.label(label).runs

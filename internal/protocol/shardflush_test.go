@@ -1,0 +1,67 @@
+package protocol
+
+import "testing"
+
+// flushables steps a shard with one log whose epoch 1 wrote records 1..n, of which the node holds the given LSNs, and lists
+// what it would flush after epoch 2 (start n+1) was activated.
+func flushables(t *testing.T, n LSN, has []LSN, repaired []LSN) []Segment {
+	t.Helper()
+	s := NewShard(7, Rules{})
+	var out Out
+	set := Settings{Name: "x", Window: 8, SegmentBytes: MinSegmentBytes, Qw: 2, Peers: []Incarnation{7, 8, 9}}
+	step := func(m Message) {
+		t.Helper()
+		out.Reset()
+		s.Step(1, 1, m, &out)
+		s.Finish(&out)
+		for _, a := range out.Acks {
+			if a.Ack.Status != StatusOK {
+				t.Fatalf("%+v: %s", m, a.Ack.Status)
+			}
+		}
+	}
+	record := func(kind AppendKind, e Epoch, x, seg LSN) {
+		b := AppendRecord(nil, []byte("r"), false)
+		step(&Append{Log: 1, Epoch: e, Label: e, Kind: kind, Incarnation: 7, First: x, Count: 1, SegStart: seg, SegOff: uint64(x-seg) * uint64(len(b)), Block: b})
+	}
+	step(&Open{Log: 1, Epoch: 1, Name: "x"})
+	step(&Activate{Log: 1, Epoch: 1, Incarnation: 7, Start: 1, History: History{{1, 1}}, Settings: set})
+	for _, x := range has {
+		record(AppendNormal, 1, x, 1)
+	}
+	step(&Open{Log: 1, Epoch: 2, Name: "x"})
+	for _, x := range repaired {
+		record(AppendRepair, 2, x, repaired[0])
+	}
+	step(&Open{Log: 1, Epoch: 3, Name: "x"})
+	step(&Activate{Log: 1, Epoch: 3, Incarnation: 7, Start: n + 1, B: n, History: History{{1, 1}, {3, n + 1}}, Settings: set})
+	var segs []Segment
+	s.Flushable(2, func(g Segment) { segs = append(segs, g) })
+	return segs
+}
+
+// A segment that a repair of a dead opener outranks in its middle never fills: it must count as complete up to there, or
+// it is never archived. Found by the simulator (seed 76: L3).
+func TestFlushableSegmentCutByRepairLabel(t *testing.T) {
+	segs := flushables(t, 2, []LSN{1, 2}, []LSN{2})
+	if len(segs) != 2 || segs[0].Last != 1 || !segs[0].Complete || segs[1].First != 2 || segs[1].Label != 2 || !segs[1].Complete {
+		t.Fatalf("flushable: %+v", segs)
+	}
+}
+
+// When no node holds a segment whole, the union of the stretches must get into the archive (A2): each is offered, behind
+// every node that has the whole.
+func TestFlushableStretchesOfHoledSegment(t *testing.T) {
+	segs := flushables(t, 5, []LSN{1, 2, 4, 5}, nil)
+	if len(segs) != 2 || segs[0].Last != 2 || segs[1].First != 4 || segs[1].Last != 5 {
+		t.Fatalf("flushable: %+v", segs)
+	}
+	for _, g := range segs {
+		if !g.Complete || g.Rank < 3 {
+			t.Fatalf("stretch [%d, %d]: complete %v, rank %d; want complete, behind the 3 nodes of the log", g.First, g.Last, g.Complete, g.Rank)
+		}
+	}
+	if whole := flushables(t, 5, []LSN{1, 2, 3, 4, 5}, nil); len(whole) != 1 || !whole[0].Complete || whole[0].Rank > 2 {
+		t.Fatalf("flushable of the whole: %+v", whole)
+	}
+}
