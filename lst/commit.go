@@ -2,7 +2,6 @@ package lst
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
@@ -266,28 +265,22 @@ func (s *Store) reserve() int64 {
 	return min(s.opt.SegmentBytes/2, max(s.opt.SegmentBytes/8, 12<<10)+2*s.snap.baseBytes)
 }
 
-// waitSpare waits for one attempt to preallocate the next segment.
+// waitSpare waits for the next segment if it is being made, and makes it if
+// nobody does: no caller, the keeper included, waits for the keeper to come round.
 func (s *Store) waitSpare() error {
-	if s.opt.Inline {
+	deadline := time.AfterFunc(waitForSpare, s.cond.Broadcast)
+	defer deadline.Stop()
+	for start := time.Now(); s.making && s.err == nil && !s.closed; {
+		s.cond.Wait()
+		if time.Since(start) >= waitForSpare {
+			return fmt.Errorf("lst: waited %v for segment %s to be preallocated in %s", waitForSpare, segmentName(s.active.head.number+1), s.dir)
+		}
+	}
+	if s.spare == nil {
+		// Also after a failed attempt of somebody else: space may have returned.
 		s.mu.Unlock()
 		s.ensureSpare()
 		s.mu.Lock()
-	} else {
-		// Two attempts: one that is under way may have begun before space returned.
-		until := s.spareTry + 1
-		if s.making {
-			until++
-		}
-		deadline := time.AfterFunc(waitForSpare, s.cond.Broadcast)
-		defer deadline.Stop()
-		start := time.Now()
-		for s.spare == nil && s.err == nil && !s.closed && s.spareTry < until {
-			s.kick()
-			s.cond.Wait()
-			if time.Since(start) >= waitForSpare {
-				return fmt.Errorf("lst: waited %v for segment %s to be preallocated in %s", waitForSpare, segmentName(s.active.head.number+1), s.dir)
-			}
-		}
 	}
 	switch {
 	case s.err != nil:
@@ -422,6 +415,11 @@ func (s *Store) applyWrite(p *pending) {
 			s.ix.apply(&pb.b.ops[i], pb.b.body, pb.at+frameHeadBytes)
 		}
 	}
+	if s.ix.broken != nil {
+		// The batch is on disk but cannot be shown: better no answer than "absent".
+		s.latch(s.ix.broken)
+		return
+	}
 	for _, sl := range p.seals {
 		s.ix.sealDone(sl.it, sl.at, s.arenaCopy(p.buf[sl.off:sl.off+sl.bytes]))
 	}
@@ -459,210 +457,4 @@ func (s *Store) latch(err error) {
 		s.err = &failedStore{err}
 		s.cond.Broadcast()
 	}
-}
-
-// Commit makes a batch part of the store. Any number of goroutines may call it:
-// what arrives while a write is under way goes into the next one together. See
-// Durability for what is promised at return.
-//
-// ErrExists, ErrTrimmed, ErrTooLarge, ErrInvalid and ErrNoSpace are definite:
-// nothing of the batch is in the store. Any other error leaves it unknown.
-func (s *Store) Commit(b *Batch, d Durability) (Location, error) {
-	if b.done == nil {
-		b.done = make(chan commitResult, 1)
-	}
-	b.force = d == Forced
-	s.qmu.Lock()
-	s.queue = append(s.queue, b)
-	lead := !s.leading
-	s.leading = true
-	s.qmu.Unlock()
-	if !lead {
-		r := <-b.done
-		if !r.lead {
-			return b.loc, r.err
-		}
-	}
-	return s.lead(b)
-}
-
-// lead commits the queue, its own batch included, and hands the lead on.
-func (s *Store) lead(own *Batch) (Location, error) {
-	s.qmu.Lock()
-	group := append(s.group[:0], s.queue...)
-	s.group = group
-	s.queue = s.queue[:0]
-	s.qmu.Unlock()
-
-	var ownErr error
-	for len(group) > 0 {
-		n := s.commitSome(group, own, &ownErr)
-		group = group[n:]
-	}
-	// Copied now: once the lead is handed on, the batches are not ours.
-	loc := own.loc
-	s.qmu.Lock()
-	if len(s.queue) > 0 {
-		s.queue[0].done <- commitResult{lead: true}
-	} else {
-		s.leading = false
-	}
-	s.qmu.Unlock()
-	return loc, ownErr
-}
-
-// commitSome commits the first batches of group that fit into one write,
-// answers their callers, and returns how many those were.
-func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
-	answer := func(b *Batch, err error) {
-		if b == own {
-			*ownErr = err
-		} else {
-			b.done <- commitResult{err: err}
-		}
-	}
-	s.mu.Lock()
-	good := s.good[:0]
-	n, size, force := 0, 0, false
-	for _, b := range group {
-		if len(good) > 0 && (size+b.Bytes() > 1<<20 || conflicts(good, b)) {
-			break
-		}
-		n++
-		if err := s.check(b); err != nil {
-			answer(b, err)
-			continue
-		}
-		good = append(good, b)
-		size += b.Bytes()
-		force = force || b.force
-	}
-	s.good = good
-	if len(good) == 0 {
-		s.mu.Unlock()
-		return n
-	}
-	p, err := s.prepare(good)
-	if err != nil {
-		s.mu.Unlock()
-		for _, b := range good {
-			answer(b, err)
-		}
-		return n
-	}
-	for _, pb := range p.batches {
-		pb.b.loc = Location{Segment: pb.at.seg(), Offset: pb.at.off(), Length: frameHeadBytes + len(pb.b.body)}
-	}
-	w := Write{Ticket: p.ticket, File: p.seg.file, Offset: p.off, Buffer: p.buf, p: p}
-	s.mu.Unlock()
-
-	werr := w.Execute()
-
-	s.mu.Lock()
-	s.finish(p, werr)
-	err = s.err
-	for err == nil && s.completed < w.Ticket {
-		// Writes of a split-phase owner are in flight before ours.
-		s.cond.Wait()
-		err = s.err
-	}
-	s.cond.Broadcast()
-	s.mu.Unlock()
-	if err == nil && force && !s.dsync {
-		err = s.Sync()
-	}
-	if err == nil {
-		s.housekeep()
-	}
-	for _, b := range good {
-		answer(b, err)
-	}
-	return n
-}
-
-// conflicts reports whether b appends to a stream that a batch of the same
-// write touches: b is then checked for ErrExists after that one is applied.
-func conflicts(good []*Batch, b *Batch) bool {
-	pairs := 0
-	for _, g := range good {
-		pairs += len(g.ops) * len(b.ops)
-	}
-	if pairs > 1<<14 {
-		return true // cheaper to write them apart than to compare
-	}
-	for i := range b.ops {
-		if c := b.ops[i].code; c != opAppend && c != opAppendNext {
-			continue
-		}
-		for _, g := range good {
-			for k := range g.ops {
-				if g.ops[k].code != opPut && g.ops[k].code != opDelete && g.ops[k].stream == b.ops[i].stream && g.ops[k].seq >= b.ops[i].seq {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
-// Sync makes everything committed so far durable against power loss.
-func (s *Store) Sync() error {
-	s.syncMu.Lock()
-	defer s.syncMu.Unlock()
-	s.mu.Lock()
-	if s.err != nil || s.closed {
-		err := s.err
-		if err == nil {
-			err = ErrClosed
-		}
-		s.mu.Unlock()
-		return err
-	}
-	target, root := s.applied, s.snap.last
-	if s.durable >= target {
-		s.snapSynced(root)
-		s.mu.Unlock()
-		return nil
-	}
-	// Older segments first does not matter: the claim moves only after all.
-	files := append([]*writeSegment(nil), s.retired...)
-	files = append(files, s.active)
-	s.mu.Unlock()
-
-	var err error
-	for _, f := range files {
-		if e := f.file.Sync(); e != nil && err == nil {
-			err = fmt.Errorf("sync of %s: %w", f.path, e)
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.syncs++
-	if err != nil {
-		// The kernel may have dropped the pages: a later sync that succeeds proves
-		// nothing (L12).
-		s.latch(err)
-		return s.err
-	}
-	s.durable = max(s.durable, target)
-	s.closeRetired()
-	s.snapSynced(root)
-	return nil
-}
-
-// closeRetired closes the segments that will not be written or synced again.
-// Under mu.
-func (s *Store) closeRetired() {
-	keep := s.retired[:0]
-	for _, w := range s.retired {
-		if w.head.number < s.durable.seg() && w.head.number < s.applied.seg() {
-			if err := w.file.Close(); err != nil && !errors.Is(err, vfs.ErrCrashed) {
-				s.latch(err)
-			}
-			continue
-		}
-		keep = append(keep, w)
-	}
-	clear(s.retired[len(keep):])
-	s.retired = keep
 }

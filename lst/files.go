@@ -29,6 +29,7 @@ type fileSet struct {
 	list atomic.Pointer[[]*segFile]
 	mu   sync.Mutex
 	open []*segFile
+	shut bool
 }
 
 type segFile struct {
@@ -122,6 +123,14 @@ func (s *fileSet) closeAll() {
 	}
 }
 
+// close is closeAll for good: later reads fail with ErrClosed.
+func (s *fileSet) close() {
+	s.mu.Lock()
+	s.shut = true
+	s.mu.Unlock()
+	s.closeAll()
+}
+
 func (s *fileSet) get(number uint32) *segFile {
 	list := *s.list.Load()
 	if len(list) == 0 || number < list[0].number {
@@ -148,6 +157,9 @@ func (s *fileSet) acquire(f *segFile) (*handle, error) {
 	defer s.mu.Unlock()
 	if h := f.handle.Load(); h != nil && h.acquire() {
 		return h, nil
+	}
+	if s.shut {
+		return nil, ErrClosed
 	}
 	if s.get(f.number) != f {
 		return nil, errDropped

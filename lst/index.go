@@ -1,6 +1,7 @@
 package lst
 
 import (
+	"runtime"
 	"sort"
 	"sync/atomic"
 )
@@ -98,6 +99,7 @@ func (e *kvEntry) get(dst []byte) []byte {
 	for {
 		v := e.ver.Load()
 		if v&1 != 0 {
+			runtime.Gosched()
 			continue
 		}
 		w, size, out := e.word.Load(), int(e.size.Load()), dst
@@ -137,6 +139,7 @@ type index struct {
 	slab         []leaf
 	cached       []*sealedLeaf // leaves whose data is in memory, a ring
 	cachedNext   int
+	broken       error // a record could not be indexed, because its leaf is damaged
 	damage       error // first index damage met by a trim; the segment stays pinned
 }
 
@@ -348,7 +351,7 @@ func (st *stream) nextPresent(seq uint64) uint64 {
 func (x *index) reopen(st *stream, l *leaf) *openSlots {
 	d, err := x.leafData(st.id, l.base, l.sealed.Load())
 	if err != nil {
-		x.noteDamage(err)
+		x.broken = err
 		return nil
 	}
 	o := newOpenSlots(leafSlots)

@@ -72,6 +72,6 @@ func (r *Reader) Report() RecoveryReport { return *r.rep.Load() }
 
 // Close releases the descriptors.
 func (r *Reader) Close() error {
-	r.ix.Load().files.closeAll()
+	r.ix.Load().files.close()
 	return nil
 }

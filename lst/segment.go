@@ -171,7 +171,6 @@ func (s *Store) ensureSpare() {
 	cut := s.cutEnd != 0
 	if over := s.overBudget(s.opt.SegmentBytes); over != nil {
 		s.spareErr = over
-		s.spareTry++
 		s.cond.Broadcast()
 		s.mu.Unlock()
 		return
@@ -190,7 +189,6 @@ func (s *Store) ensureSpare() {
 
 	s.mu.Lock()
 	s.making = false
-	s.spareTry++
 	switch {
 	case err == nil:
 		s.spare, s.spareErr = w, nil

@@ -95,8 +95,12 @@ type snapState struct {
 
 // snapDue decides whether a snapshot begins. Under mu.
 func (s *Store) snapDue() bool {
+	now := s.opt.Now().UnixMilli()
+	if now < s.snap.lastMS {
+		s.snap.lastMS = now // the clock was set back: count from here (L19)
+	}
 	return s.sinceRecords >= s.opt.SnapshotRecords || s.sinceBytes >= s.opt.SnapshotBytes ||
-		s.opt.Now().UnixMilli()-s.snap.lastMS >= s.opt.SnapshotInterval.Milliseconds()
+		now-s.snap.lastMS >= s.opt.SnapshotInterval.Milliseconds()
 }
 
 func (s *Store) snapBegin() {

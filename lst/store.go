@@ -45,7 +45,6 @@ type Store struct {
 	cutEnd    pos // not 0: the active segment is torn there, nothing may follow in it
 	spare     *writeSegment
 	spareErr  error
-	spareTry  int
 	making    bool
 	wantSpare bool
 	retired   []*writeSegment // rolled from, open until synced
@@ -133,7 +132,7 @@ func Open(dir string, opt Options) (*Store, RecoveryReport, error) {
 }
 
 func (s *Store) releaseFiles() {
-	s.ix.files.closeAll()
+	s.ix.files.close()
 	for _, w := range append(s.retired, s.active, s.spare) {
 		if w != nil {
 			w.file.Close()
@@ -230,6 +229,9 @@ func (s *Store) Close() error {
 	<-s.finished
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for s.making {
+		s.cond.Wait()
+	}
 	s.releaseFiles()
 	if flying > 0 && err == nil {
 		err = fmt.Errorf("%w: %d writes were in flight at Close", ErrInvalid, flying)

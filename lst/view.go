@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 )
 
 // View reads a store. All methods may be called from any goroutine, take no
@@ -127,6 +128,7 @@ func (v View) Stat(id StreamID) (s Stat, ok bool) {
 	for {
 		ver := st.ver.Load()
 		if ver&1 != 0 {
+			runtime.Gosched()
 			continue
 		}
 		s = Stat{

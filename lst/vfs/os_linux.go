@@ -13,7 +13,7 @@ func openOS(name string, mode int, flag Flag) (File, error) {
 	if flag&Direct != 0 {
 		mode |= syscall.O_DIRECT
 	}
-	if flag&DSync != 0 {
+	if flag&DSync != 0 && syncing {
 		mode |= syscall.O_DSYNC
 	}
 	f, err := os.OpenFile(name, mode, 0o644)
@@ -72,7 +72,7 @@ func directAlign(f *os.File) int {
 }
 
 func dataSync(f *os.File) error {
-	for {
+	for syncing {
 		err := syscall.Fdatasync(int(f.Fd()))
 		if err != syscall.EINTR {
 			if err != nil {
@@ -81,6 +81,7 @@ func dataSync(f *os.File) error {
 			return nil
 		}
 	}
+	return nil
 }
 
 func allocate(f *os.File, size int64) error {

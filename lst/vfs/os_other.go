@@ -2,9 +2,7 @@
 
 package vfs
 
-import (
-	"os"
-)
+import "os"
 
 // Elsewhere than on Linux the engine runs buffered: for development, not for
 // production. DSync is emulated by a sync after each write.
