@@ -18,8 +18,11 @@ const (
 	tickEvery = 50 * time.Millisecond
 	// releaseEvery is how often it looks for idle logs, and has the store give back files.
 	releaseEvery = time.Second
-	// maxBatchBytes is where a batch ends although more has arrived.
-	maxBatchBytes = 2 << 20
+	// maxBatchBytes, maxBatchMessages and maxReceives are where a batch ends although more has arrived: whoever waits for its
+	// answer, and what is due by time, must not wait for a flood of others to end.
+	maxBatchBytes    = 2 << 20
+	maxBatchMessages = 4096
+	maxReceives      = 16
 )
 
 // thread is one shard: a core, a socket, and the one OS thread that drives both.
@@ -115,7 +118,10 @@ func (t *thread) turn() error {
 
 // receive steps the datagrams that have arrived; more says that there may be others.
 func (t *thread) receive(now protocol.Time) (more bool, err error) {
-	for t.core.BatchBytes() < maxBatchBytes {
+	for range maxReceives {
+		if t.core.BatchBytes() >= maxBatchBytes || len(t.origins) >= maxBatchMessages {
+			break
+		}
 		packets, err := t.loop.Recv()
 		if err != nil {
 			return false, err
