@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/btrlog/btrlog"
+)
+
+const (
+	// defaultListen is where a node listens, and where 'btrlog dev' has its first one.
+	defaultListen = "127.0.0.1:4460"
+
+	envStore = "BTRLOG_STORE"
+	envNodes = "BTRLOG_NODES"
+	envRoot  = "BTRLOG_ROOT"
+)
+
+// connection holds the flags that say which cluster a command works on.
+type connection struct {
+	store   string
+	nodes   []string
+	root    string
+	timeout time.Duration
+	verbose bool
+}
+
+func (c *connection) flags(cmd *cobra.Command) {
+	f := cmd.PersistentFlags()
+	f.StringVar(&c.store, "store", "", "the cluster's object store, as a URL such as file:///var/lib/btrlog/store (environment: "+envStore+")")
+	f.StringSliceVar(&c.nodes, "nodes", nil, "log nodes that give access to the store, as host:port,host:port; one that answers is enough (environment: "+
+		envNodes+"; default "+defaultListen+")")
+	f.StringVar(&c.root, "root", "", "prefix of the cluster's keys in the store (environment: "+envRoot+")")
+	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "longest wait for an answer")
+	f.BoolVarP(&c.verbose, "verbose", "v", false, "show the client's log messages on standard error")
+}
+
+// config turns flags and environment into a client's configuration. A flag outranks the environment; --store and --nodes together are
+// refused, because it would be a guess which of them is meant.
+func (c *connection) config(cmd *cobra.Command) (btrlog.Config, error) {
+	cfg := btrlog.Config{StoreURL: c.store, Nodes: c.nodes, Root: flagOrEnv(cmd, "root", c.root, envRoot), Timeout: c.timeout,
+		Logger: logger(cmd, c.verbose)}
+	if c.timeout <= 0 {
+		return cfg, usagef("--timeout is %v; it must be positive", c.timeout)
+	}
+	given := func(name string) bool { return cmd.Flags().Changed(name) }
+	switch {
+	case given("store") && given("nodes"):
+		return cfg, usagef("--store and --nodes are given; one of them says where the cluster is")
+	case given("store"), given("nodes"):
+	case os.Getenv(envStore) != "" && os.Getenv(envNodes) != "":
+		return cfg, usagef("%s and %s are set; one of them, or a flag, says where the cluster is", envStore, envNodes)
+	case os.Getenv(envStore) != "":
+		cfg.StoreURL = os.Getenv(envStore)
+	case os.Getenv(envNodes) != "":
+		cfg.Nodes = strings.Split(os.Getenv(envNodes), ",")
+	default:
+		cfg.Nodes = []string{defaultListen}
+	}
+	for _, n := range cfg.Nodes {
+		if err := checkHostPort(n); err != nil {
+			return cfg, &usageError{err}
+		}
+	}
+	if cfg.StoreURL == "" && len(cfg.Nodes) == 0 {
+		return cfg, usagef("--store or --nodes is empty")
+	}
+	return cfg, nil
+}
+
+// connect opens a client. The caller closes it.
+func (c *connection) connect(ctx context.Context, cmd *cobra.Command) (*btrlog.Client, error) {
+	cfg, err := c.config(cmd)
+	if err != nil {
+		return nil, err
+	}
+	return btrlog.Connect(ctx, cfg)
+}
+
+// with runs f with a client, on the name that is the command's argument.
+func (c *connection) with(f func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) (err error) {
+		ctx := cmd.Context()
+		client, err := c.connect(ctx, cmd)
+		if err != nil {
+			return interrupted(ctx, err)
+		}
+		defer client.Close() // reports an error of a store's Close only; nothing of this command depends on it
+		return interrupted(ctx, f(ctx, cmd, client, args))
+	}
+}
+
+// interrupted says that a signal ended the command, where an error of the client would speak of a cancelled context.
+func interrupted(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && !isSaid(err) {
+		return &hinted{errInterrupted, ""}
+	}
+	return err
+}
+
+func flagOrEnv(cmd *cobra.Command, flag, value, env string) string {
+	if cmd.Flags().Changed(flag) {
+		return value
+	}
+	if e := os.Getenv(env); e != "" {
+		return e
+	}
+	return value
+}
+
+// logger writes warnings and more with verbose. Without it the one line of the error says what there is to say.
+func logger(cmd *cobra.Command, verbose bool) *slog.Logger {
+	if !verbose {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/btrlog/btrlog"
+	"github.com/btrlog/btrlog/internal/meta"
+)
+
+// Exit codes. They are documented in the root command's help.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// usageError is a wrong command line: nothing was tried.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// errHelpShown ends a command that printed its help because it was called without its verb.
+var errHelpShown = errors.New("help was shown")
+
+// exitError ends with a code of its own and prints nothing: everything was said.
+type exitError struct{ code int }
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// hinted is an error with what to do about it, which replaces the general advice of its kind.
+type hinted struct {
+	err  error
+	hint string
+}
+
+func (e *hinted) Error() string { return e.err.Error() }
+func (e *hinted) Unwrap() error { return e.err }
+
+// report prints err as one line and returns the exit code.
+func report(stderr io.Writer, cmd *cobra.Command, err error) int {
+	var usage *usageError
+	var exit *exitError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errHelpShown):
+		return exitUsage
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "btrlog: %s; see '%s --help'\n", oneLine(err.Error()), cmd.CommandPath())
+		return exitUsage
+	}
+	line := oneLine(message(err))
+	if hint := advice(err); hint != "" {
+		line += "; " + hint
+	}
+	fmt.Fprintf(stderr, "btrlog: %s\n", line)
+	if errors.Is(err, btrlog.ErrInvalid) {
+		return exitUsage // a name or an option that no cluster would take
+	}
+	return exitFailure
+}
+
+// oneLine makes a message one line, without the prefix that the package gives its errors: the program's name is before it.
+func oneLine(s string) string {
+	s = strings.TrimPrefix(s, "btrlog: ")
+	s = strings.ReplaceAll(s, ": btrlog: ", ": ")
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// message is the text of err, without what the layers below the client repeat of it.
+func message(err error) string {
+	var e *btrlog.Error
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	short := *e
+	short.Err = cause(e.Err, e.Kind)
+	// err may say more around the client's error.
+	return strings.Replace(err.Error(), e.Error(), short.Error(), 1)
+}
+
+// cause leaves out the errors on the way down that only repeat kind.
+func cause(err, kind error) error {
+	for {
+		var e *btrlog.Error
+		var m *meta.Error
+		switch {
+		case errors.As(err, &e) && e.Kind == kind:
+			err = e.Err
+		case errors.As(err, &m) && slices.Contains(plainKinds, m.Kind) && m.Err != nil:
+			err = m.Err
+		case m != nil && slices.Contains(plainKinds, m.Kind):
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// plainKinds are the kinds of the metadata's errors that the client's own kind says as well.
+var plainKinds = []error{meta.ErrNotFound, meta.ErrExists, meta.ErrInvalid, meta.ErrFenced, meta.ErrUnavailable}
+
+// advice says what to do about an error of the client.
+func advice(err error) string {
+	var h *hinted
+	if errors.As(err, &h) {
+		return h.hint
+	}
+	var e *btrlog.Error
+	if !errors.As(err, &e) {
+		return ""
+	}
+	switch e.Kind {
+	case btrlog.ErrNotFound:
+		if e.Log != "" {
+			return fmt.Sprintf("'btrlog log list' shows the logs, 'btrlog log create %s' makes it", e.Log)
+		}
+	case btrlog.ErrExists:
+		return "choose another name"
+	case btrlog.ErrFenced:
+		return "another writer owns the log now; run the command again only if it is meant to take the log back"
+	case btrlog.ErrUnavailable:
+		silent := errors.Is(err, meta.ErrUnavailable) || errors.Is(err, meta.ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
+		switch {
+		case len(e.Missing) > 0:
+			return "start the missing nodes, then run the command again"
+		case silent && e.Op == "connect":
+			return "is the cluster running? 'btrlog dev' starts one; --nodes or --store says where another is"
+		case silent:
+			return "run the command again when the nodes and the object store answer"
+		}
+	case btrlog.ErrDataLoss:
+		return "bring back the nodes that held them, or tell the owner of the log"
+	}
+	return ""
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/btrlog/btrlog"
+)
+
+func logCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "log",
+		Short: "Create, list, read and write logs",
+		Long: `Create, list, read and write the logs of a cluster.
+
+Without --store and --nodes the commands speak to the node at ` + defaultListen + `, which is where 'btrlog dev' listens.`,
+	}
+	group(cmd)
+	var c connection
+	c.flags(cmd)
+	cmd.AddCommand(logCreate(&c), logList(&c), logInfo(&c), logAppend(&c), logCat(&c))
+	return cmd
+}
+
+func logCreate(c *connection) *cobra.Command {
+	var o btrlog.LogOptions
+	var segment, retain byteSize
+	var durability string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Create a log",
+		Long: `Create a log. Its name has 1 to 128 letters, digits, '.', '_' and '-', and begins and ends with a letter or digit.
+
+What is not given takes its default: three nodes, of which two must have a record on disk before it is committed.`,
+		Example: `  btrlog log create orders
+  btrlog log create --n 5 --qw 3 --segment 64MiB --retain-age 168h audit`,
+		Args: oneArg("the log's name"),
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.N, "n", 0, "nodes that hold the log (default 3)")
+	f.IntVar(&o.Qw, "qw", 0, "nodes that must have a record before it is committed (default 2 of 3; else the majority)")
+	f.IntVar(&o.Zones, "zones", 0, "zones that the nodes must span at least (default: as many as there are, without insisting)")
+	f.StringSliceVar(&o.Nodes, "on", nil, "names of the nodes to take, instead of leaving the choice")
+	f.Var(&segment, "segment", "size at which a segment is cut and archived, such as 16MiB (default 16MiB)")
+	f.IntVar(&o.Window, "window", 0, "records that may be given out and not committed (default 1024)")
+	f.StringVar(&durability, "durability", string(btrlog.Disk), "when a node acknowledges: disk, or memory (a power cut of a quorum then loses records)")
+	f.DurationVar(&o.FlushAge, "flush-age", 0, "age at which a segment is archived although it is not full; negative is never (default 5m)")
+	f.DurationVar(&o.RetainAge, "retain-age", 0, "trim what was archived longer ago than this (default: keep everything)")
+	f.Var(&retain, "retain", "trim the oldest records beyond so many archived bytes, such as 100GiB (default: keep everything)")
+	jsonFlag(cmd, &asJSON, "the new log as one JSON object, as 'log info' prints it")
+	cmd.RunE = c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error {
+		o.SegmentBytes, o.RetainBytes, o.Durability = int64(segment), int64(retain), btrlog.Durability(durability)
+		info, err := client.Create(ctx, args[0], o)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), describe(info))
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created log %s, id %v: %d nodes, %d must have a record, durability %s\n",
+			info.Name, info.ID, info.Options.N, info.Options.Qw, info.Options.Durability)
+		return err
+	})
+	return cmd
+}
+
+func logList(c *connection) *cobra.Command {
+	var asJSON bool
+	var prefix string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the logs, by name",
+		Example: `  btrlog log list
+  btrlog log list --json | jq -r 'select(.epoch == 0) | .name'    # never opened`,
+		Args: noArgs,
+	}
+	cmd.Flags().StringVar(&prefix, "prefix", "", "only logs whose name begins with this")
+	jsonFlag(cmd, &asJSON, "one JSON object per log and line, as 'log info' prints it")
+	cmd.RunE = c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, _ []string) error {
+		// One that cannot be read does not hide the others.
+		var logs []btrlog.LogInfo
+		var failed error
+		for info, err := range client.Logs(ctx, prefix) {
+			switch {
+			case err == nil:
+				logs = append(logs, info)
+			case failed == nil:
+				failed = err
+			}
+		}
+		return errors.Join(printList(cmd.OutOrStdout(), logs, asJSON), failed)
+	})
+	return cmd
+}
+
+func logInfo(c *connection) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "info NAME",
+		Short: "Show one log: its nodes, its tail, its history and options",
+		Long: `Show one log: its nodes, its tail, its history and options.
+
+The tail is asked of the log's nodes and does not disturb the writer. When too few nodes answer, the rest is shown all the same, and
+the tail is given as unknown with the reason; the exit code is then 1.`,
+		Example: `  btrlog log info orders
+  btrlog log info --json orders | jq .tail`,
+		Args: oneArg("the log's name"),
+	}
+	jsonFlag(cmd, &asJSON, "one JSON object")
+	cmd.RunE = c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error {
+		info, err := client.Info(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		d := describe(info)
+		tail, tailErr := tailOf(ctx, client, args[0])
+		if tailErr == nil {
+			d.Tail = &tail
+		}
+		if asJSON {
+			err = printJSON(cmd.OutOrStdout(), d)
+		} else {
+			err = printInfo(cmd.OutOrStdout(), d)
+		}
+		return errors.Join(err, tailErr)
+	})
+	return cmd
+}
+
+func tailOf(ctx context.Context, client *btrlog.Client, name string) (btrlog.LSN, error) {
+	r, err := client.OpenReader(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	return r.Tail(ctx)
+}
+
+func jsonFlag(cmd *cobra.Command, p *bool, what string) {
+	cmd.Flags().BoolVar(p, "json", false, "print "+what)
+}
+
+// description is a log as --json prints it. Keys with a unit have it last in their names.
+type description struct {
+	Name        string      `json:"name"`
+	ID          string      `json:"id"`
+	Epoch       uint64      `json:"epoch"`
+	Opener      string      `json:"opener,omitempty"`
+	Tail        *btrlog.LSN `json:"tail,omitempty"` // absent where nobody asked or too few nodes answered
+	TrimBefore  btrlog.LSN  `json:"trim_before"`
+	Nodes       []member    `json:"nodes"`
+	N           int         `json:"n"`
+	Qw          int         `json:"qw"`
+	Zones       int         `json:"zones"`
+	Durability  string      `json:"durability"`
+	Segment     int64       `json:"segment_bytes"`
+	Window      int         `json:"window_lsns"`
+	FlushAge    int64       `json:"flush_age_ms"` // -1: never
+	RetainAge   int64       `json:"retain_age_ms"`
+	RetainBytes int64       `json:"retain_bytes"`
+	History     []reign     `json:"history"`
+	Created     time.Time   `json:"created"`
+	Updated     time.Time   `json:"updated"`
+}
+
+type member struct {
+	Name        string `json:"name"`
+	Incarnation string `json:"incarnation"`
+	Zone        string `json:"zone,omitempty"`
+}
+
+type reign struct {
+	Epoch btrlog.Epoch `json:"epoch"`
+	Start btrlog.LSN   `json:"start"`
+}
+
+func describe(i btrlog.LogInfo) description {
+	o := i.Options
+	d := description{Name: i.Name, ID: i.ID.String(), Epoch: uint64(i.Epoch), Opener: i.Opener, TrimBefore: i.TrimBefore, Nodes: []member{}, N: o.N, Qw: o.Qw,
+		Zones: o.Zones, Durability: string(o.Durability), Segment: o.SegmentBytes, Window: o.Window, FlushAge: o.FlushAge.Milliseconds(),
+		RetainAge: o.RetainAge.Milliseconds(), RetainBytes: o.RetainBytes, History: []reign{}, Created: i.Created, Updated: i.Updated}
+	if o.FlushAge < 0 {
+		d.FlushAge = -1
+	}
+	for _, n := range i.Nodes {
+		d.Nodes = append(d.Nodes, member{n.Name, fmt.Sprintf("%016x", n.Incarnation), n.Zone})
+	}
+	for _, h := range i.History {
+		d.History = append(d.History, reign{h.Epoch, h.Start})
+	}
+	return d
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/btrlog/btrlog/internal/node"
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/objstore"
+)
+
+const nodeLong = `Run one log node until SIGINT or SIGTERM.
+
+The node keeps its data in one directory, which belongs to it alone, and its metadata and archive in the cluster's object store. All nodes
+of a cluster are given the same store; the first one that comes makes the cluster. The store has no default, because nodes that each take
+a store of their own would be clusters of one without anyone noticing.
+
+When the node serves it prints one line. It ends with exit code 0 after a signal, and with 1 and one line on standard error when it cannot
+start or a part of it fails; what was acknowledged is on disk in either case.`
+
+type nodeFlags struct {
+	cfg     node.Config
+	id      string
+	store   string
+	segment byteSize
+	budget  byteSize
+	verbose bool
+	json    bool
+}
+
+func nodeCommand() *cobra.Command {
+	var o nodeFlags
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Run a log node",
+		Long:  nodeLong,
+		Example: `  btrlog node --id n1 --dir /var/lib/btrlog/n1 --listen 10.0.0.1:4460 --store file:///mnt/shared/btrlog
+  btrlog node --id n2 --dir ./n2 --listen 127.0.0.1:4470 --store file:///tmp/btrlog/store --shards 2 --zone b`,
+		Args: noArgs,
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.id, "id", "", "name of the node in its cluster; a replaced disk keeps it (default: the host's name)")
+	f.StringVar(&o.cfg.Dir, "dir", "./btrlog-node", "data directory; it is made if absent")
+	f.StringVar(&o.cfg.Listen, "listen", defaultListen, "host:port of UDP and HTTP; shard k listens on UDP port + k; port 0 takes free ports")
+	f.StringVar(&o.cfg.Advertise, "advertise", "", "host or host:port under which clients reach the node (default: as --listen)")
+	f.StringVar(&o.cfg.Zone, "zone", "", "failure domain of the node, for the placement of logs")
+	f.IntVar(&o.cfg.Shards, "shards", 1, "shards that take new logs; each is a thread with its own port and directory")
+	f.StringVar(&o.store, "store", "", "the cluster's object store, as a URL such as file:///var/lib/btrlog/store (environment: "+envStore+"); required")
+	f.StringVar(&o.cfg.Root, "root", "", "prefix of the cluster's keys in the store (environment: "+envRoot+")")
+	storageFlags(cmd, &o.cfg.Buffered, &o.segment)
+	f.Var(&o.budget, "disk-budget", "bound of all segment files together, such as 100GiB (default: the disk)")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the node does, not only warnings, on standard error")
+	jsonFlag(cmd, &o.json, "the line that says that the node is ready as a JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd) }
+	return cmd
+}
+
+func storageFlags(cmd *cobra.Command, buffered *bool, segment *byteSize) {
+	cmd.Flags().BoolVar(buffered, "buffered", false, "write through the page cache with fdatasync, instead of direct writes into preallocated files")
+	cmd.Flags().Var(segment, "segment-file", "size of a segment file of the storage engine (default 64MiB)")
+}
+
+func (o *nodeFlags) run(ctx context.Context, cmd *cobra.Command) error {
+	signal.Ignore(syscall.SIGPIPE) // who reads our output may go; the node stays
+	o.cfg.Root = flagOrEnv(cmd, "root", o.cfg.Root, envRoot)
+	o.cfg.SegmentBytes, o.cfg.DiskBudgetBytes = int64(o.segment), int64(o.budget)
+	o.cfg.Log = serverLogger(cmd, o.verbose)
+	if err := o.check(cmd); err != nil {
+		return err
+	}
+	store, err := objstore.Open(ctx, o.store)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	defer store.Close() // after the node, which has finished its requests; there is nothing to lose in a store that is closed
+	o.cfg.Store = store
+	n, err := node.Start(ctx, o.cfg)
+	if err != nil {
+		return interrupted(ctx, explainStart(err))
+	}
+	r := readinessOf(n, &o.cfg)
+	if o.json {
+		_ = printJSON(cmd.OutOrStdout(), r) // a node whose output nobody reads still serves
+	} else {
+		fmt.Fprintln(cmd.OutOrStdout(), r.line())
+	}
+	select {
+	case <-ctx.Done():
+		return n.Close()
+	case err := <-n.Failed():
+		_ = n.Close() // the failure is what counts
+		return err
+	}
+}
+
+func (o *nodeFlags) check(cmd *cobra.Command) error {
+	if o.store = flagOrEnv(cmd, "store", o.store, envStore); o.store == "" {
+		return usagef("--store is missing: all nodes of a cluster share one object store, for example file:///var/lib/btrlog/store")
+	}
+	if err := checkHostPort(o.cfg.Listen); err != nil {
+		return usagef("--listen: %w", err)
+	}
+	if o.id == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return usagef("--id is missing, and the host has no name to take instead: %w", err)
+		}
+		o.id = host
+	}
+	o.cfg.Node = protocol.NodeID(o.id)
+	return nil
+}
+
+// serverLogger writes warnings, and with verbose everything, to standard error.
+func serverLogger(cmd *cobra.Command, verbose bool) *slog.Logger {
+	level := slog.LevelWarn
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+}
+
+// explainStart adds what to do to the errors of the operating system that a start can meet.
+func explainStart(err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return &hinted{err, "stop the process that has the port, or choose another with --listen"}
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return &hinted{err, "--listen must name an address of this host"}
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
+		return &hinted{err, "run it as the user who owns the directory, or choose another with --dir"}
+	}
+	return err
+}
+
+// absolute is for messages: a path that cannot be made absolute stays as it is.
+func absolute(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil {
+		return abs
+	}
+	return dir
+}

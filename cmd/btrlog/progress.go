@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// progress shows a count, a rate and, if the end is known, the time to it, on a terminal; nowhere else. The zero of its
+// receiver, nil, shows nothing.
+type progress struct {
+	w      io.Writer
+	total  int64 // bytes; 0: not known
+	begin  time.Time
+	next   time.Time
+	drawn  bool
+	clock  func() time.Time
+	prefix string
+}
+
+const progressEvery = 200 * time.Millisecond
+
+// newProgress returns nil unless w is a terminal.
+func newProgress(w io.Writer, prefix string, totalBytes int64) *progress {
+	if !isTerminal(w) {
+		return nil
+	}
+	now := time.Now()
+	return &progress{w: w, prefix: prefix, total: totalBytes, begin: now, next: now.Add(progressEvery), clock: time.Now}
+}
+
+// show is cheap enough to be called for every record.
+func (p *progress) show(records, bytes int64) {
+	if p == nil {
+		return
+	}
+	now := p.clock()
+	if now.Before(p.next) {
+		return
+	}
+	p.next = now.Add(progressEvery)
+	p.drawn = true
+	fmt.Fprintf(p.w, "\r%s\x1b[K", progressLine(p.prefix, records, bytes, p.total, now.Sub(p.begin)))
+}
+
+// done removes the line.
+func (p *progress) done() {
+	if p != nil && p.drawn {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
+
+func progressLine(prefix string, records, bytes, total int64, spent time.Duration) string {
+	s := spent.Seconds()
+	if s <= 0 {
+		s = 1e-9
+	}
+	line := fmt.Sprintf("%s %s, %s, %.0f records/s, %s/s", prefix, plural(records, "record"), humanBytes(bytes), float64(records)/s,
+		humanBytes(int64(float64(bytes)/s)))
+	if total > 0 && bytes > 0 && bytes <= total {
+		left := time.Duration(float64(spent) * float64(total-bytes) / float64(bytes)).Round(time.Second)
+		line += fmt.Sprintf(", %d%%, %v left", 100*bytes/total, left)
+	}
+	return line
+}
+
+// sizeOf is how many bytes are to come from an input, if that is known: from a regular file. Otherwise 0.
+func sizeOf(r io.Reader) int64 {
+	f, ok := r.(*os.File)
+	if !ok {
+		return 0
+	}
+	st, err := f.Stat()
+	if err != nil || st.Mode()&fs.ModeType != 0 {
+		return 0
+	}
+	at, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return 0
+	}
+	return max(st.Size()-at, 0)
+}
+
+// isTerminal says whether w is one. The kernel knows: only a terminal has line settings.
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	var settings syscall.Termios
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TCGETS, uintptr(unsafe.Pointer(&settings)))
+	return errno == 0
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+const rootLong = `btrlog is a write-ahead log for databases that run in a cloud. This one binary runs log nodes, a cluster for development,
+and the tools that read and write logs.
+
+Exit codes of all commands:
+  0  done
+  1  failed, or interrupted before the end; one line on standard error says what, where and what to do
+  2  the command line is wrong; nothing was tried`
+
+const rootExample = `  btrlog dev &                            # a cluster of three nodes in ./btrlog-dev
+  btrlog log create orders
+  printf 'one\ntwo\n' | btrlog log append orders
+  btrlog log cat --lines orders`
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "btrlog",
+		Short:         "A quorum-replicated write-ahead log",
+		Long:          rootLong,
+		Example:       rootExample,
+		SilenceErrors: true, // report prints them, on one line
+		SilenceUsage:  true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.CompletionOptions.DisableDefaultCmd = true // completionCommand is its documented form
+	root.SetHelpCommand(&cobra.Command{Use: "no-help-command", Hidden: true})
+	group(root)
+	root.AddCommand(devCommand(), nodeCommand(), logCommand(), simCommand(), versionCommand(), completionCommand())
+	return root
+}
+
+// group makes a command that only has subcommands refuse to do nothing silently.
+func group(cmd *cobra.Command) {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.DisableFlagsInUseLine = true
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			cmd.SetOut(cmd.ErrOrStderr())
+			_ = cmd.Help() // where standard error is closed there is nobody to tell
+			return errHelpShown
+		}
+		if cmd.SuggestionsMinimumDistance <= 0 {
+			cmd.SuggestionsMinimumDistance = 2
+		}
+		msg := fmt.Sprintf("unknown command %q", args[0])
+		if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+			msg += "; did you mean " + strings.Join(s, " or ") + "?"
+		}
+		return &usageError{errors.New(msg)}
+	}
+}
+
+// noArgs and oneArg check the number of arguments and name what is missing.
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("unexpected argument %q", args[0])
+	}
+	return nil
+}
+
+func oneArg(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return usagef("%s is missing", what)
+		case len(args) > 1:
+			return usagef("unexpected argument %q after %s %q", args[1], what, args[0])
+		}
+		return nil
+	}
+}
+
+func completionCommand() *cobra.Command {
+	shells := []string{"bash", "zsh", "fish", "powershell"}
+	return &cobra.Command{
+		Use:   "completion bash|zsh|fish|powershell",
+		Short: "Print a completion script for a shell",
+		Long:  "Print a completion script for a shell. Where it goes depends on the shell; the examples load it into the running one.",
+		Example: `  source <(btrlog completion bash)
+  btrlog completion zsh > "${fpath[1]}/_btrlog"
+  btrlog completion fish | source`,
+		ValidArgs: shells,
+		Args:      oneArg("the shell's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root, out := cmd.Root(), cmd.OutOrStdout()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(out, true)
+			case "zsh":
+				return root.GenZshCompletion(out)
+			case "fish":
+				return root.GenFishCompletion(out, true)
+			case "powershell":
+				return root.GenPowerShellCompletionWithDesc(out)
+			}
+			return usagef("unknown shell %q; known are %s", args[0], strings.Join(shells, ", "))
+		},
+	}
+}

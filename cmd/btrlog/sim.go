@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/btrlog/btrlog/internal/sim"
+)
+
+func simCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sim",
+		Short: "Run the seeded simulator of the protocol",
+		Long: `Run the seeded simulator of the protocol. It drives the production code of nodes, writers and readers through a simulated network, disk,
+object store and clock, injects faults, and checks that nothing committed is lost or forged. The same seed is the same run, byte for byte.
+
+The exit code is 0 if nothing was violated, and 1 otherwise.`,
+	}
+	group(cmd)
+	cmd.AddCommand(
+		simVerb("run", 200, "Run seeds and check them", "Run seeds and check them. A violation is printed with its seed and all that the seed drew.", `  btrlog sim run --seeds 1000
+  btrlog sim run --from 4711 --seeds 1 -v     # one seed again, with its trace`),
+		simVerb("mutants", 200, "Break one rule at a time and demand that a seed notices", `Break one rule of the protocol at a time, and look for a seed that notices. It fails if one
+goes unnoticed: a check that cannot fail is no check.`, "  btrlog sim mutants"))
+	return cmd
+}
+
+func simVerb(verb string, seeds int, short, long, example string) *cobra.Command {
+	var from uint64
+	var verbose, asJSON bool
+	cmd := &cobra.Command{Use: verb, Short: short, Long: long, Example: example, Args: noArgs}
+	f := cmd.Flags()
+	f.IntVar(&seeds, "seeds", seeds, "how many seeds; of mutants: at most how many each")
+	f.Uint64Var(&from, "from", 1, "first seed")
+	f.BoolVarP(&verbose, "verbose", "v", false, "print the trace of a seed that fails")
+	jsonFlag(cmd, &asJSON, "the result as one JSON document")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if seeds < 1 {
+			return usagef("--seeds is %d; at least 1 is needed", seeds)
+		}
+		args := []string{verb, fmt.Sprintf("-seeds=%d", seeds), fmt.Sprintf("-from=%d", from), fmt.Sprintf("-v=%t", verbose), fmt.Sprintf("-json=%t", asJSON)}
+		if code := sim.Main(args, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
+			return &exitError{code}
+		}
+		return nil
+	}
+	return cmd
+}
