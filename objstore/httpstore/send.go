@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
@@ -90,13 +91,11 @@ func (s *Store) try(ctx context.Context, n *node, r request) (*answer, *failure)
 	a, sent, err := s.roundTrip(ctx, t, n, r, timeout)
 	if err != nil {
 		f := &failure{node: n, kind: objstore.ErrUnavailable, err: err, next: true}
-		if sent {
-			n.protocol.Store(protocolUnknown)
-			if r.write {
-				// Not another try, whatever its condition: this one may be applied, or be about to be.
-				s.avoid(n)
-				f.kind, f.next = objstore.ErrUnknown, false
-			}
+		n.protocol.Store(protocolUnknown)
+		if sent && r.write {
+			// Not another try, whatever its condition: this one may be applied, or be about to be.
+			s.avoid(n)
+			f.kind, f.next = objstore.ErrUnknown, false
 		}
 		return nil, f
 	}
@@ -126,21 +125,21 @@ func (s *Store) protocol(ctx context.Context, n *node) (*http.Transport, *failur
 	case protocolHTTP2:
 		return s.http2, nil
 	}
-	var a *answer
-	var sent bool
 	var err error
 	for _, p := range []struct {
 		is int32
 		t  *http.Transport
 	}{{protocolHTTP2, s.http2}, {protocolHTTP1, s.http1}} {
-		a, sent, err = s.roundTrip(ctx, p.t, n, request{method: http.MethodHead}, s.o.DialTimeout)
+		var a *answer
+		a, _, err = s.roundTrip(ctx, p.t, n, request{method: http.MethodHead}, s.o.DialTimeout)
 		if err == nil {
 			a.Close()
 			n.protocol.Store(p.is)
 			return p.t, nil
 		}
 		// Where nobody listens, or somebody does and is silent, the older protocol helps no more.
-		if !sent || errors.Is(err, errNoReply) || ctx.Err() != nil {
+		var op *net.OpError
+		if errors.As(err, &op) && op.Op == "dial" || errors.Is(err, errNoReply) || ctx.Err() != nil {
 			break
 		}
 	}
