@@ -23,7 +23,7 @@ import (
 const (
 	indexRoomBytes = 64 << 10 // buffer space for index frames that ride along
 	maxSealsAWrite = 128
-	waitForSpare   = 30 * time.Second
+	longestWait    = 30 * time.Second
 )
 
 // Write is a prepared write of the split-phase commit. Whoever prepared it
@@ -268,13 +268,8 @@ func (s *Store) reserve() int64 {
 // waitSpare waits for the next segment if it is being made, and makes it if
 // nobody does: no caller, the keeper included, waits for the keeper to come round.
 func (s *Store) waitSpare() error {
-	deadline := time.AfterFunc(waitForSpare, s.cond.Broadcast)
-	defer deadline.Stop()
-	for start := time.Now(); s.making && s.err == nil && !s.closed; {
-		s.cond.Wait()
-		if time.Since(start) >= waitForSpare {
-			return fmt.Errorf("lst: waited %v for segment %s to be preallocated in %s", waitForSpare, segmentName(s.active.head.number+1), s.dir)
-		}
+	if s.making && !s.waitUntil(func() bool { return !s.making }) {
+		return fmt.Errorf("lst: waited %v for segment %s to be preallocated in %s", longestWait, segmentName(s.active.head.number+1), s.dir)
 	}
 	if s.spare == nil {
 		// Also after a failed attempt of somebody else: space may have returned.
@@ -293,6 +288,34 @@ func (s *Store) waitSpare() error {
 		return fmt.Errorf("%w: no spare segment", ErrNoSpace)
 	}
 	return nil
+}
+
+// waitUntil waits for a condition under mu, false if it took too long. It ends
+// early when the store stops. The deadline is one of the real world: nothing in a
+// simulation waits.
+func (s *Store) waitUntil(ok func() bool) bool {
+	deadline := time.AfterFunc(longestWait, s.cond.Broadcast)
+	defer deadline.Stop()
+	for start := time.Now(); !ok() && s.err == nil && !s.closed; {
+		if time.Since(start) >= longestWait {
+			return false
+		}
+		s.cond.Wait()
+	}
+	return true
+}
+
+// waitCompleted waits until the write ticket and all before it are complete. If
+// an owner leaves a prepared write open, the outcome of the later ones is
+// unknown, and the store stops. Under mu.
+func (s *Store) waitCompleted(ticket uint64) error {
+	if s.err == nil && s.completed < ticket && !s.waitUntil(func() bool { return s.completed >= ticket }) {
+		s.latch(fmt.Errorf("lst: write %d waited %v for prepared write %d to be completed", ticket, longestWait, s.completed+1))
+	}
+	if s.err == nil && s.completed < ticket {
+		return ErrClosed
+	}
+	return s.err
 }
 
 // roll makes the spare segment the active one. Writes to the old one may still
@@ -328,12 +351,10 @@ func (s *Store) rideAlong(p *pending, userBytes int) {
 	seals := 0
 	for len(s.ix.seal) > 0 && seals < maxSealsAWrite && len(p.buf)+frameHeadBytes+leafMaxBytes <= limit {
 		it := s.ix.seal[0]
+		s.ix.seal[0] = sealItem{}
 		s.ix.seal = s.ix.seal[1:]
 		s.sealInto(p, it)
 		seals++
-	}
-	if len(s.ix.seal) == 0 {
-		s.ix.seal = s.sealStore[:0]
 	}
 	s.snapStep(p, limit, userBytes)
 }

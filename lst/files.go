@@ -237,7 +237,9 @@ func (x *index) leafData(id StreamID, base uint64, s *sealedLeaf) (*leafData, er
 	if err != nil {
 		return nil, &Corruption{File: f.path, Offset: s.at.off(), Reason: err.Error()}
 	}
-	s.data.Store(d)
+	if x.loadedLeaves.Add(1) <= cachedLeaves {
+		s.data.Store(d) // beyond the bound each access reads the frame again
+	}
 	return d, nil
 }
 

@@ -11,6 +11,9 @@ import (
 // what arrives while a write is under way goes into the next one together. See
 // Durability for what is promised at return.
 //
+// If a split-phase owner has writes in flight, Commit waits for them: the owner
+// must not call it then.
+//
 // ErrExists, ErrTrimmed, ErrTooLarge, ErrInvalid and ErrNoSpace are definite:
 // nothing of the batch is in the store. Any other error leaves it unknown.
 func (s *Store) Commit(b *Batch, d Durability) (Location, error) {
@@ -106,12 +109,7 @@ func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
 
 	s.mu.Lock()
 	s.finish(p, werr)
-	err = s.err
-	for err == nil && s.completed < w.Ticket {
-		// Writes of a split-phase owner are in flight before ours.
-		s.cond.Wait()
-		err = s.err
-	}
+	err = s.waitCompleted(w.Ticket)
 	s.cond.Broadcast()
 	s.mu.Unlock()
 	if err == nil && force && !s.dsync {

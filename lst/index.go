@@ -139,8 +139,9 @@ type index struct {
 	slab         []leaf
 	cached       []*sealedLeaf // leaves whose data is in memory, a ring
 	cachedNext   int
-	broken       error // a record could not be indexed, because its leaf is damaged
-	damage       error // first index damage met by a trim; the segment stays pinned
+	loadedLeaves atomic.Int64 // parsed by readers and kept
+	broken       error        // a record could not be indexed, because its leaf is damaged
+	damage       error        // first index damage met by a trim; the segment stays pinned
 }
 
 type sealItem struct {
@@ -575,6 +576,6 @@ func (x *index) keepData(s *sealedLeaf) {
 	x.cachedNext = (x.cachedNext + 1) % cachedLeaves
 }
 
-// cachedLeaves bounds the parsed leaves in memory that were written by this
-// process: about 1 KiB each.
+// cachedLeaves bounds the parsed leaves in memory, of those written by this process
+// and of those read back: about 1 KiB each.
 const cachedLeaves = 64 << 10

@@ -209,3 +209,36 @@ func TestDiskBudget(t *testing.T) {
 		}
 	}
 }
+
+// L13: ten thousand streams are one write descriptor.
+func TestTenThousandStreamsFewDescriptors(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir, Options{SegmentBytes: 1 << 20, MaxOpenFiles: 3, TailCacheBytes: -1})
+	var b Batch
+	for round := uint64(0); round < 3; round++ {
+		for i := 0; i < 10_000; i += 500 {
+			b.Reset()
+			for k := i; k < i+500; k++ {
+				b.Append(StreamID{1: byte(k >> 8), 2: byte(k)}, round, payload(k, int(round), 100))
+			}
+			if _, err := s.Commit(&b, Acknowledged); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for k := 0; k < 10_000; k += 7 {
+		if got, err := s.View().Get(StreamID{1: byte(k >> 8), 2: byte(k)}, 0, nil); err != nil || !bytes.Equal(got, payload(k, 0, 100)) {
+			t.Fatalf("stream %d: %v", k, err)
+		}
+	}
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	// Readers, the lock, the active segment, the spare, and those about to close.
+	if n := openDescriptors(t, dir); n > 3+1+1+1+6 {
+		t.Fatalf("%d descriptors for 10,000 streams", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

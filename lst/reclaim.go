@@ -130,11 +130,7 @@ func (s *Store) indexWrite() error {
 	}
 	s.mu.Lock()
 	s.finish(p, werr)
-	err = s.err
-	for err == nil && s.completed < w.Ticket {
-		s.cond.Wait()
-		err = s.err
-	}
+	err = s.waitCompleted(w.Ticket)
 	s.cond.Broadcast()
 	s.mu.Unlock()
 	if err == nil {

@@ -51,7 +51,6 @@ type Store struct {
 	inflight  []*pending
 	pool      []*pending
 	arena     []byte
-	sealStore []sealItem
 	ticket    uint64
 	completed uint64
 	applied   pos // the index holds everything before it
