@@ -1,0 +1,3 @@
+package acktrace
+
+const sysSendmmsg = 269
