@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -210,4 +211,33 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		}
 		<-tick.C
 	}
+}
+
+// holds reports whether a node has a copy of LSN x of some log.
+func (c *cluster) holds(name string, x btrlog.LSN) bool {
+	for _, s := range c.nodes[name].Status().Detail {
+		for _, l := range s.Logs {
+			if btrlog.LSN(l.Highest) >= x {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// dropped returns the highest LSN up to which a node has dropped a log that is archived.
+func (c *cluster) dropped(name string) (through btrlog.LSN) {
+	for _, s := range c.nodes[name].Status().Detail {
+		for _, l := range s.Logs {
+			through = max(through, btrlog.LSN(l.DroppedThrough))
+		}
+	}
+	return through
+}
+
+// rangeOf returns the LSNs of a segment object, from its key.
+func rangeOf(key string) (first, last btrlog.LSN, ok bool) {
+	name := key[strings.LastIndexByte(key, '/')+1:]
+	n, err := fmt.Sscanf(name, "%016x-%016x-", &first, &last)
+	return first, last, err == nil && n == 2
 }

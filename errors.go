@@ -131,7 +131,7 @@ func wrap(op, log string, err error) error {
 		return nil
 	}
 	var e *Error
-	if errors.As(err, &e) && e.Op == op && e.Log == log {
+	if errors.As(err, &e) && e.Log == log { // it says more exactly what was done
 		return e
 	}
 	kind, unknown, retryable := kindOf(err)

@@ -167,7 +167,7 @@ func (r *Reader) Read(ctx context.Context, lsn LSN, dst []byte) ([]byte, error) 
 
 // readOne reads one record; false: no node knows that it is committed.
 func (r *Reader) readOne(ctx context.Context, op string, x protocol.LSN, dst []byte) ([]byte, bool, error) {
-	f, err := r.fetch(ctx, op, x, x, 1, false)
+	f, err := r.fetch(ctx, op, x, x, 1, nil)
 	if err == nil && f.cold != 0 {
 		var rec archive.Record
 		if rec, err = r.cold.Read(ctx, x, r.coldWatermark(), dst); err == nil {
@@ -175,7 +175,7 @@ func (r *Reader) readOne(ctx context.Context, op string, x protocol.LSN, dst []b
 		}
 		var miss *archive.NotFoundError
 		if errors.As(err, &miss) {
-			f, err = r.fetch(ctx, op, x, x, 1, true)
+			f, err = r.fetch(ctx, op, x, x, 1, miss)
 		}
 	}
 	if err != nil || len(f.records) == 0 {
@@ -208,14 +208,14 @@ type found struct {
 }
 
 // fetch gets committed records from LSN from on: from one node if that has them, else from the others, else, for a lagging
-// node's copies, under the watermark of the others (P8). warm says that the archive was asked in vain.
-func (r *Reader) fetch(ctx context.Context, op string, from, to protocol.LSN, maxBytes uint32, warm bool) (found, error) {
+// node's copies, under the watermark of the others (P8). miss, if not nil, says that the archive was asked in vain.
+func (r *Reader) fetch(ctx context.Context, op string, from, to protocol.LSN, maxBytes uint32, miss *archive.NotFoundError) (found, error) {
 	to = min(to, from+chunkRecords-1)
 	for {
 		if before := r.c.trimmedBefore(r.id); from < before {
 			return found{}, r.trimmed(op, LSN(from), before)
 		}
-		f, silent, err := r.round(ctx, op, from, to, maxBytes, warm)
+		f, silent, err := r.round(ctx, op, from, to, maxBytes, miss)
 		if err != nil || silent == nil {
 			return f, err
 		}
@@ -231,7 +231,7 @@ func (r *Reader) fetch(ctx context.Context, op string, from, to protocol.LSN, ma
 }
 
 // round is one round of questions. Without a result it says who was silent.
-func (r *Reader) round(ctx context.Context, op string, from, to protocol.LSN, maxBytes uint32, warm bool) (found, []protocol.NodeID, error) {
+func (r *Reader) round(ctx context.Context, op string, from, to protocol.LSN, maxBytes uint32, miss *archive.NotFoundError) (found, []protocol.NodeID, error) {
 	v := r.view()
 	n := len(v.Ensemble)
 	if n == 0 { // never opened: look whether it is now
@@ -243,14 +243,14 @@ func (r *Reader) round(ctx context.Context, op string, from, to protocol.LSN, ma
 	replies := make([]*protocol.ReadReply, n)
 	first := r.preferred(n)
 	ask := protocol.Read{Log: r.id, From: from, To: to, MaxBytes: maxBytes}
-	if f, ok := r.take(r.ask(ctx, v.Ensemble, first, ask, preferTimeout), from, warm, replies, first); ok {
+	if f, ok := r.take(r.ask(ctx, v.Ensemble, first, ask, preferTimeout), from, miss, replies, first); ok {
 		return f, nil, nil
 	}
 	for i, reply := range r.askOthers(ctx, v.Ensemble, replies, ask) {
 		if reply == nil || i == first {
 			continue
 		}
-		if f, ok := r.take(reply, from, warm, replies, i); ok {
+		if f, ok := r.take(reply, from, miss, replies, i); ok {
 			r.setPreferred(i)
 			return f, nil, nil
 		}
@@ -271,7 +271,7 @@ func (r *Reader) round(ctx context.Context, op string, from, to protocol.LSN, ma
 		}
 		return found{}, missing(v.Ensemble, replies), nil
 	}
-	return r.deep(ctx, op, from, to, warm)
+	return r.deep(ctx, op, from, to, miss)
 }
 
 func missing(e protocol.Ensemble, replies []*protocol.ReadReply) []protocol.NodeID {
@@ -285,7 +285,7 @@ func missing(e protocol.Ensemble, replies []*protocol.ReadReply) []protocol.Node
 }
 
 // take looks whether an answer has what was asked for.
-func (r *Reader) take(reply *protocol.ReadReply, from protocol.LSN, warm bool, replies []*protocol.ReadReply, i int) (found, bool) {
+func (r *Reader) take(reply *protocol.ReadReply, from protocol.LSN, miss *archive.NotFoundError, replies []*protocol.ReadReply, i int) (found, bool) {
 	if reply == nil {
 		return found{}, false
 	}
@@ -296,7 +296,7 @@ func (r *Reader) take(reply *protocol.ReadReply, from protocol.LSN, warm bool, r
 	if n > 0 {
 		return found{records: reply.Records[at : at+n]}, true
 	}
-	if !warm && reply.ArchivedThrough >= from {
+	if miss == nil && reply.ArchivedThrough >= from {
 		return found{cold: reply.ArchivedThrough}, true
 	}
 	return found{}, false
@@ -304,7 +304,7 @@ func (r *Reader) take(reply *protocol.ReadReply, from protocol.LSN, warm bool, r
 
 // deep looks for a committed record that no node serves as it is: the record of the log first, for trim, a newer ensemble and
 // the history; then every node's raw copies; then the archive; then it is lost, or somebody is missing.
-func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, warm bool) (found, []protocol.NodeID, error) {
+func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, miss *archive.NotFoundError) (found, []protocol.NodeID, error) {
 	before := r.view().Ensemble
 	// The record is read after the watermark was learned: only so does its history reach that watermark's epoch (P8).
 	if err := r.reload(ctx); err != nil {
@@ -327,7 +327,7 @@ func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, war
 	if len(copies) > 0 {
 		return found{records: copies}, nil, nil
 	}
-	if !warm {
+	if miss == nil {
 		return found{cold: min(to, c)}, nil, nil // it answers with a miss if it does not have it, and we come again
 	}
 	if !lost {
@@ -336,6 +336,9 @@ func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, war
 	end := min(to, c)
 	if next := protocol.NextHeld(from, replies); next != 0 {
 		end = min(end, next-1)
+	}
+	if miss.Next > from {
+		end = min(end, miss.Next-1)
 	}
 	return found{}, nil, &Error{Kind: ErrDataLoss, Op: op, Log: r.name, From: LSN(from), To: LSN(end),
 		Err: errors.New("no node that could know has a copy, and no archived object does")}

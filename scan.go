@@ -121,21 +121,20 @@ func (r *Reader) stream(ctx context.Context, produce func(ctx context.Context, o
 
 // produce hands out the records [from, to] as far as they are committed and returns the next LSN.
 func (r *Reader) produce(ctx context.Context, op string, from, to protocol.LSN, out func([]Record) bool) (protocol.LSN, error) {
-	next, warm := from, false
+	next := from
+	var miss *archive.NotFoundError // of the archive, at next
 	for next <= to && ctx.Err() == nil {
 		step, done := r.c.call(ctx)
-		f, err := r.fetch(step, op, next, to, chunkBytes, warm)
+		f, err := r.fetch(step, op, next, to, chunkBytes, miss)
 		done()
 		switch {
 		case err != nil:
 			return next, err
 		case f.cold != 0:
-			at := next
-			if next, err = r.produceCold(ctx, next, min(to, f.cold), out); err != nil {
+			// After a miss, what neither nodes nor archive have must be explained without the archive.
+			if next, miss, err = r.produceCold(ctx, next, min(to, f.cold), out); err != nil {
 				return next, err
 			}
-			// A miss at the first LSN: what neither nodes nor archive have must be explained without the archive.
-			warm = next == at
 		case len(f.records) == 0:
 			return next, nil
 		default:
@@ -144,7 +143,7 @@ func (r *Reader) produce(ctx context.Context, op string, from, to protocol.LSN, 
 			}
 			r.hotRecords.Add(uint64(len(f.records)))
 			next += protocol.LSN(len(f.records))
-			warm = false
+			miss = nil
 		}
 	}
 	if err := context.Cause(ctx); err != nil && next <= to {
@@ -161,9 +160,10 @@ func records(in []protocol.Record) []Record {
 	return out
 }
 
-// produceCold hands out what the archive has of [from, to] without a hole.
-func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out func([]Record) bool) (protocol.LSN, error) {
-	next := from
+// produceCold hands out what the archive has of [from, to] without a hole, and returns the next LSN and, if the archive lacks
+// that one, its answer.
+func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out func([]Record) bool) (next protocol.LSN, miss *archive.NotFoundError, err error) {
+	next = from
 	var recs []Record
 	var buf []byte
 	flush := func() bool {
@@ -178,17 +178,16 @@ func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out fun
 	for rec, err := range r.cold.Scan(ctx, from, to, r.coldWatermark()) {
 		if err != nil {
 			if !flush() {
-				return next, context.Cause(ctx)
+				return next, nil, context.Cause(ctx)
 			}
-			var miss *archive.NotFoundError
 			if errors.As(err, &miss) {
-				return next, nil
+				return next, miss, nil
 			}
-			return next, err
+			return next, nil, err
 		}
 		if buf == nil || len(buf)+len(rec.Data) > cap(buf) {
 			if len(recs) > 0 && !flush() {
-				return next, context.Cause(ctx)
+				return next, nil, context.Cause(ctx)
 			}
 			buf = make([]byte, 0, max(chunkBytes, len(rec.Data)))
 		}
@@ -198,9 +197,9 @@ func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out fun
 		next = rec.LSN + 1
 	}
 	if !flush() {
-		return next, context.Cause(ctx)
+		return next, nil, context.Cause(ctx)
 	}
-	return next, nil
+	return next, nil, nil
 }
 
 // Follow yields committed records from LSN from on (0: the oldest that is not trimmed), and then waits for more, across
@@ -297,7 +296,7 @@ func (p *pollState) wait(ctx context.Context, op string, next *protocol.LSN, out
 	begin := time.Now()
 	reply := r.ask(ctx, v.Ensemble, i, protocol.Read{Log: r.id, From: *next, To: *next + chunkRecords - 1, MaxBytes: chunkBytes, WaitAbove: *next - 1}, holdTimeout)
 	replies := make([]*protocol.ReadReply, len(v.Ensemble))
-	f, ok := r.take(reply, *next, false, replies, i)
+	f, ok := r.take(reply, *next, nil, replies, i)
 	if ok && len(f.records) > 0 {
 		p.news()
 		if !out(records(f.records)) {
