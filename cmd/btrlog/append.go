@@ -37,7 +37,7 @@ func logAppend(c *connection) *cobra.Command {
 		Example: `  printf 'one\ntwo\n' | btrlog log append orders
   btrlog log append --chunk 64KiB images < disk.img
   btrlog log cat --length-prefixed orders | btrlog log append --length-prefixed copy`,
-		Args: oneArg("the log's name"),
+		Args: oneArg("the log's name"), ValidArgsFunction: c.completeName,
 	}
 	f := cmd.Flags()
 	f.Var(&o.chunk, "chunk", "make a record of every so many bytes, such as 64KiB, instead of every line")
@@ -53,6 +53,9 @@ func logAppend(c *connection) *cobra.Command {
 			return err
 		}
 		in := cmd.InOrStdin()
+		if isTerminal(in) && isTerminal(cmd.ErrOrStderr()) {
+			fmt.Fprintln(cmd.ErrOrStderr(), "reading records from the terminal; Ctrl-D ends the input")
+		}
 		a := appender{w: w, log: args[0], timeout: c.timeout, progress: newProgress(cmd.ErrOrStderr(), "appended", sizeOf(in))}
 		cause := a.copy(ctx, in, s)
 		return a.finish(cmd.OutOrStdout(), o.json, cause)
@@ -182,11 +185,16 @@ func (a *appender) finish(out io.Writer, asJSON bool, cause error) error {
 		res.CommittedTo = committed
 	}
 	if cause == nil {
+		var err error
 		if asJSON {
-			return printJSON(out, res)
+			err = printJSON(out, res)
+		} else {
+			_, err = fmt.Fprintf(out, "appended %s\n", a.outcome(committed))
 		}
-		_, err := fmt.Fprintf(out, "appended %s\n", a.outcome(committed))
-		return err
+		if err != nil {
+			return said{fmt.Errorf("appended %s; this could not be printed: %w", a.outcome(committed), err)}
+		}
+		return nil
 	}
 	res.Error = oneLine(cause.Error())
 	err := error(&hinted{fmt.Errorf("%w; %s", cause, a.statement(committed)), advice(cause)})

@@ -38,7 +38,7 @@ func logCat(c *connection) *cobra.Command {
 		Example: `  btrlog log cat --lines orders
   btrlog log cat --from 1000 --to 1999 orders > part
   btrlog log cat --json orders | jq -r '.data | @base64d'`,
-		Args: oneArg("the log's name"),
+		Args: oneArg("the log's name"), ValidArgsFunction: c.completeName,
 	}
 	f := cmd.Flags()
 	f.Uint64Var(&o.from, "from", 0, "LSN of the first record (default: the first one that is not trimmed)")
@@ -81,12 +81,12 @@ func (o *catFlags) check(cmd *cobra.Command) error {
 }
 
 func (o *catFlags) run(ctx context.Context, client *btrlog.Client, name string, out io.Writer, p *progress) error {
-	from, to, err := o.bounds(ctx, client, name)
-	if err != nil || to < from {
-		return err
-	}
 	r, err := client.OpenReader(ctx, name)
 	if err != nil {
+		return err
+	}
+	from, to, err := o.bounds(ctx, client, r)
+	if err != nil || to < from {
 		return err
 	}
 	if isTerminal(out) {
@@ -125,14 +125,19 @@ func broken(err error, from, next btrlog.LSN) error {
 }
 
 // bounds checks the wanted range against the log as it is now. to < from: the log holds nothing.
-func (o *catFlags) bounds(ctx context.Context, client *btrlog.Client, name string) (from, to btrlog.LSN, err error) {
+func (o *catFlags) bounds(ctx context.Context, client *btrlog.Client, r *btrlog.Reader) (from, to btrlog.LSN, err error) {
+	name := r.Name()
 	info, err := client.Info(ctx, name)
 	if err != nil {
 		return 0, 0, err
 	}
-	tail, err := tailOf(ctx, client, name)
-	if err != nil {
+	tail, err := r.Tail(ctx)
+	if err != nil && (o.to == 0 || !errors.Is(err, btrlog.ErrUnavailable)) {
 		return 0, 0, err
+	}
+	if err != nil {
+		// Too few nodes to say where the log ends. A range with an end can still be read, as far as the archive and the living nodes have it.
+		tail = max(btrlog.LSN(o.from), btrlog.LSN(o.to))
 	}
 	from, to = btrlog.LSN(o.from), btrlog.LSN(o.to)
 	first := max(info.TrimBefore, 1)

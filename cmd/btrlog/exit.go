@@ -124,7 +124,7 @@ func advice(err error) string {
 	}
 	switch e.Kind {
 	case btrlog.ErrNotFound:
-		if e.Log != "" {
+		if e.Log != "" && e.From == 0 {
 			return fmt.Sprintf("'btrlog log list' shows the logs, 'btrlog log create %s' makes it", e.Log)
 		}
 	case btrlog.ErrExists:

@@ -39,7 +39,7 @@ func logCreate(c *connection) *cobra.Command {
 What is not given takes its default: three nodes, of which two must have a record on disk before it is committed.`,
 		Example: `  btrlog log create orders
   btrlog log create --n 5 --qw 3 --segment 64MiB --retain-age 168h audit`,
-		Args: oneArg("the log's name"),
+		Args: oneArg("the log's name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
 	f.IntVar(&o.N, "n", 0, "nodes that hold the log (default 3)")
@@ -109,7 +109,7 @@ The tail is asked of the log's nodes and does not disturb the writer. When too f
 the tail is given as unknown with the reason; the exit code is then 1.`,
 		Example: `  btrlog log info orders
   btrlog log info --json orders | jq .tail`,
-		Args: oneArg("the log's name"),
+		Args: oneArg("the log's name"), ValidArgsFunction: c.completeName,
 	}
 	jsonFlag(cmd, &asJSON, "one JSON object")
 	cmd.RunE = c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error {
@@ -138,6 +138,28 @@ func tailOf(ctx context.Context, client *btrlog.Client, name string) (btrlog.LSN
 		return 0, err
 	}
 	return r.Tail(ctx)
+}
+
+// completeName completes the name of an existing log. It must be quick, and where there is no cluster there is no completion.
+func (c *connection) completeName(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+	const none = cobra.ShellCompDirectiveNoFileComp
+	if len(args) > 0 {
+		return nil, none
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+	defer cancel()
+	client, err := c.connect(ctx, cmd)
+	if err != nil {
+		return nil, none
+	}
+	defer client.Close() // nothing depends on its error
+	var names []string
+	for info, err := range client.Logs(ctx, begin) {
+		if err == nil {
+			names = append(names, info.Name)
+		}
+	}
+	return names, none
 }
 
 func jsonFlag(cmd *cobra.Command, p *bool, what string) {

@@ -35,7 +35,11 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(scratch)
 	program = filepath.Join(scratch, "btrlog")
-	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+	build := []string{"build", "-o", program, "."}
+	if raceEnabled {
+		build = []string{"build", "-race", "-o", program, "."} // a race in a process shows as its exit code 66
+	}
+	if out, err := exec.Command("go", build...).CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
