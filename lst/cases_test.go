@@ -347,8 +347,14 @@ func TestFailedSyncLatches(t *testing.T) {
 // L14, L20: readers scan while segments are dropped; no fault, no wrong bytes,
 // and descriptors stay bounded.
 func TestReadersWhileDropping(t *testing.T) {
+	for _, cache := range []int{-1, 512 << 10} {
+		t.Run(fmt.Sprintf("cache%d", cache), func(t *testing.T) { readersWhileDropping(t, cache) })
+	}
+}
+
+func readersWhileDropping(t *testing.T, cache int) {
 	dir := t.TempDir()
-	opt := Options{SegmentBytes: 64 << 10, SnapshotRecords: 300, MaxOpenFiles: 4, TailCacheBytes: -1}
+	opt := Options{SegmentBytes: 64 << 10, SnapshotRecords: 300, MaxOpenFiles: 4, TailCacheBytes: cache, Mode: Mode(min(1, max(0, cache)))}
 	s := mustOpen(t, dir, opt)
 	var stop atomic.Bool
 	var reads atomic.Int64

@@ -92,8 +92,8 @@ func (s *Store) resume(r *recovery) error {
 	if f := s.ix.files.get(last.number); f != nil {
 		f.header.Store(&last.head)
 	}
-	if s.opt.Mode == Direct && block > 1 && s.direct != directNo {
-		s.direct = directYes
+	if s.opt.Mode == Direct && block > 1 && !s.direct.is(directNo) {
+		s.direct.set(directYes, "")
 	}
 	aligned := int64(w.file.BlockSize()) <= block
 	if r.torn || (s.opt.Mode == Direct) != (last.head.flags&flagZeroed != 0) || !aligned || s.nextOff > w.size {
@@ -116,11 +116,11 @@ func (s *Store) adoptSpare(r *recovery) error {
 	run := vfs.Flag(0)
 	if s.opt.Mode == Direct {
 		run = vfs.DSync
-		if s.direct != directNo {
+		if !s.direct.is(directNo) {
 			run |= vfs.Direct
 		}
 	}
-	fits := sp.head.flags&flagZeroed == 0 == (s.opt.Mode == Buffered) && (s.direct == directYes) == (sp.head.block > 1)
+	fits := sp.head.flags&flagZeroed == 0 == (s.opt.Mode == Buffered) && s.direct.is(directYes) == (sp.head.block > 1)
 	if sp.blank && fits && sp.head.storeID == s.storeID && int64(sp.head.size) == s.opt.SegmentBytes&^(int64(sp.head.block)-1) {
 		w, err := s.openSegment(sp.path, sp.head, run)
 		if err != nil {

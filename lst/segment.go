@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -43,6 +44,30 @@ const (
 	directNo
 )
 
+// directState is learned by whoever opens a file first, maybe in the background.
+type directState struct {
+	mu      sync.Mutex
+	support directSupport
+	why     string
+}
+
+func (d *directState) get() (directSupport, string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.support, d.why
+}
+
+func (d *directState) is(want directSupport) bool {
+	got, _ := d.get()
+	return got == want
+}
+
+func (d *directState) set(support directSupport, why string) {
+	d.mu.Lock()
+	d.support, d.why = support, why
+	d.mu.Unlock()
+}
+
 // createSegment makes segment number ready for use: space reserved (zeroed in
 // Direct mode), header written, file and directory entry synced. Whatever stood
 // under that name was never in use and is removed. A full disk leaves nothing
@@ -67,13 +92,13 @@ func (s *Store) buildSegment(path string, number uint32, size int64) (*writeSegm
 	var fill, run vfs.Flag
 	if s.opt.Mode == Direct {
 		run = vfs.DSync
-		if s.direct != directNo {
+		if !s.direct.is(directNo) {
 			fill, run = vfs.Direct, vfs.DSync|vfs.Direct
 		}
 	}
 	f, err := s.opt.FS.Create(path, fill)
 	if errors.Is(err, vfs.ErrNoDirect) {
-		s.direct, s.directWhy = directNo, err.Error()
+		s.direct.set(directNo, err.Error())
 		fill, run = 0, vfs.DSync
 		f, err = s.opt.FS.Create(path, fill)
 	}
@@ -82,8 +107,8 @@ func (s *Store) buildSegment(path string, number uint32, size int64) (*writeSegm
 	}
 	defer f.Close()
 	block := int64(1)
-	if s.opt.Mode == Direct && s.direct != directNo {
-		s.direct = directYes
+	if s.opt.Mode == Direct && !s.direct.is(directNo) {
+		s.direct.set(directYes, "")
 		block = int64(max(f.BlockSize(), s.opt.BlockBytes))
 	}
 	size = size &^ (block - 1)
@@ -127,7 +152,7 @@ func (s *Store) buildSegment(path string, number uint32, size int64) (*writeSegm
 func (s *Store) openSegment(path string, h segHeader, run vfs.Flag) (*writeSegment, error) {
 	f, err := s.opt.FS.Open(path, run)
 	if errors.Is(err, vfs.ErrNoDirect) {
-		s.direct, s.directWhy = directNo, err.Error()
+		s.direct.set(directNo, err.Error())
 		f, err = s.opt.FS.Open(path, run&^vfs.Direct)
 	}
 	if err != nil {

@@ -14,14 +14,13 @@ import (
 // Store is an open store. One process writes a directory at a time. Commit,
 // Sync, Stats, View and Reclaim may be called from any goroutine.
 type Store struct {
-	dir       string
-	opt       Options
-	lock      io.Closer
-	storeID   [16]byte
-	dsync     bool // writes are durable when they return
-	direct    directSupport
-	directWhy string
-	ix        *index
+	dir     string
+	opt     Options
+	lock    io.Closer
+	storeID [16]byte
+	dsync   bool // writes are durable when they return
+	direct  directState
+	ix      *index
 
 	// Commit queue.
 	qmu     sync.Mutex
@@ -116,8 +115,8 @@ func Open(dir string, opt Options) (*Store, RecoveryReport, error) {
 		s.releaseFiles()
 		return nil, rep, err
 	}
-	rep.Direct = s.direct == directYes
-	rep.DirectReason = s.directWhy
+	support, why := s.direct.get()
+	rep.Direct, rep.DirectReason = support == directYes, why
 	rep.Elapsed = opt.Now().Sub(start)
 	s.snap.lastMS = opt.Now().UnixMilli()
 	if opt.Inline {
@@ -268,12 +267,13 @@ func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := len(*s.ix.files.list.Load())
+	support, why := s.direct.get()
 	st := Stats{
 		Segments: n, SegmentBytes: int64(n) * s.opt.SegmentBytes, Active: s.active.head.number, ActiveOffset: s.nextOff,
 		Streams: s.ix.streams.len(), KVs: s.ix.kvs.len(), Records: s.ix.records, PayloadBytes: s.ix.bytes,
 		WrittenBytes: s.written, Snapshots: s.snap.taken, SnapshotSynced: s.snap.synced.number, Syncs: s.syncs,
-		Dropped: s.dropped, InFlight: len(s.inflight), SpareReady: s.spare != nil, Direct: s.direct == directYes,
-		BlockBytes: int(s.active.head.block), DirectReason: s.directWhy, ReclaimableFrom: s.lowestLive(), IndexDamage: s.ix.damage,
+		Dropped: s.dropped, InFlight: len(s.inflight), SpareReady: s.spare != nil, Direct: support == directYes,
+		BlockBytes: int(s.active.head.block), DirectReason: why, ReclaimableFrom: s.lowestLive(), IndexDamage: s.ix.damage,
 	}
 	if s.spare == nil {
 		st.NoSpace = s.spareErr

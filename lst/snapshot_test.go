@@ -1,0 +1,128 @@
+package lst
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/btrlog/btrlog/lst/vfs"
+)
+
+// A base with so many pieces that its root needs more than what rides along with
+// a commit: it still completes, by small commits alone.
+func TestLargeRootCompletes(t *testing.T) {
+	d := vfs.NewMem(vfs.MemOptions{Seed: 2})
+	opt := Options{FS: d, SegmentBytes: 16 << 20, SnapshotRecords: 1 << 30, SnapshotBytes: 1 << 40, SnapshotInterval: time.Hour, Inline: true,
+		Now: func() time.Time { return time.Unix(1, 0) }}
+	s := mustOpen(t, "/db", opt)
+	var b Batch
+	key := func(i int) []byte {
+		return fmt.Appendf(nil, "a key that is long enough to make the root large %08d", i)
+	}
+	const keys = 50_000
+	for i := 0; i < keys; i += 500 {
+		b.Reset()
+		for k := i; k < i+500; k++ {
+			b.Put(key(k), bytes.Repeat([]byte{byte(k)}, 90))
+		}
+		if _, err := s.Commit(&b, Acknowledged); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.mu.Lock()
+	s.snapBegin()
+	s.mu.Unlock()
+	due, seq := false, uint64(0)
+	for ; s.Stats().Snapshots == 0; seq++ {
+		if seq > 10_000 {
+			t.Fatal("the snapshot does not end")
+		}
+		appendOne(t, s, sid(1), seq, []byte("small"), Acknowledged)
+		s.mu.Lock()
+		due = due || s.snap.rootDue > indexRoomBytes
+		s.mu.Unlock()
+	}
+	if !due {
+		t.Fatal("the root was not larger than what rides along")
+	}
+	for i := 0; i < keys; i += 2 {
+		b.Reset()
+		b.Delete(key(i))
+		if i%5000 == 0 {
+			if _, err := s.Commit(&b, Acknowledged); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.Snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	opt.FS = d.Crash()
+	s, rep, err := Open("/db", opt)
+	if err != nil || rep.Snapshot != 2 {
+		t.Fatalf("%v %+v", err, rep)
+	}
+	if st, _ := s.View().Stat(sid(1)); st.EOF != seq || s.Stats().KVs != keys-keys/5000 {
+		t.Fatalf("%+v, %d keys", st, s.Stats().KVs)
+	}
+}
+
+// A stream that is deleted and made again under its old id while a base is being
+// written: the delta that reports the deletion must not take the new one with it.
+func TestStreamMadeAgainDuringBase(t *testing.T) {
+	_, opt := memStore(3, Direct)
+	opt.SegmentBytes, opt.SnapshotRecords, opt.SnapshotBytes, opt.SnapshotInterval = 1<<20, 1<<30, 1<<40, time.Hour
+	opt.Now = func() time.Time { return time.Unix(1, 0) }
+	s := mustOpen(t, "/db", opt)
+	var b Batch
+	for k := 1; k < 200; k++ {
+		b.Append(sid(k), 5, payload(k, 5, 100))
+		b.Put(fmt.Appendf(nil, "%03d", k), bytes.Repeat([]byte("v"), 100))
+	}
+	if _, err := s.Commit(&b, Forced); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.snapBegin()
+	if !s.snap.base {
+		t.Fatal("not a base")
+	}
+	s.mu.Unlock()
+	for n := 0; s.Stats().Snapshots == 0; n++ {
+		k := 1 + n*37%199
+		b.Reset()
+		b.DeleteStream(sid(k))
+		b.Delete(fmt.Appendf(nil, "%03d", k))
+		if _, err := s.Commit(&b, Forced); err != nil {
+			t.Fatal(err)
+		}
+		b.Reset()
+		b.Append(sid(k), 9, payload(k, 9, 50))
+		b.Put(fmt.Appendf(nil, "%03d", k), []byte("new"))
+		if _, err := s.Commit(&b, Forced); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[StreamID]Stat{}
+	s.View().Streams(nil, func(id StreamID) bool { want[id], _ = s.View().Stat(id); return true })
+	if err := s.Snapshot(); err != nil { // the delta with the deletions
+		t.Fatal(err)
+	}
+	s.lock.Close()
+	again := mustOpen(t, "/db", opt)
+	if again.snap.last.base {
+		t.Fatal("not a delta")
+	}
+	n := 0
+	again.View().Streams(nil, func(id StreamID) bool {
+		n++
+		if got, _ := again.View().Stat(id); got != want[id] {
+			t.Fatalf("stream %v is %+v, was %+v", id, got, want[id])
+		}
+		return true
+	})
+	if n != len(want) || again.Stats().KVs != 199 {
+		t.Fatalf("%d streams of %d, %d keys", n, len(want), again.Stats().KVs)
+	}
+}
