@@ -1,5 +1,10 @@
 package protocol
 
+import (
+	"cmp"
+	"slices"
+)
+
 // Segment is a stretch of committed records that this node could write to the archive now.
 type Segment struct {
 	Log      LogID
@@ -185,10 +190,16 @@ func (s *Shard) Archived(now Time, log LogID, objects []ArchivedObject, out *Out
 // Release drops what is archived of every log that took no append for at least idle, the window included: an idle tail
 // must not pin a file of the store for ever.
 func (s *Shard) Release(now Time, idle Time, out *Out) {
+	var due []*nodeLog
 	for _, l := range s.logs {
-		if !l.deleted && now-l.lastAppend >= idle {
-			s.release(l, true, out)
+		if !l.deleted && now-l.lastAppend >= idle && (l.archived > l.dropped || s.rules.DropBeforeArchived) {
+			due = append(due, l)
 		}
+	}
+	// What goes into a batch has a fixed order, or the same inputs would not give the same bytes on the disk.
+	slices.SortFunc(due, func(a, b *nodeLog) int { return cmp.Compare(a.id, b.id) })
+	for _, l := range due {
+		s.release(l, true, out)
 	}
 }
 
