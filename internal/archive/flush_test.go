@@ -262,6 +262,22 @@ func TestHoledNodesCloseByUnion(t *testing.T) {
 	}
 }
 
+// A failure snapshot must put what lies above the watermark into the store, even if all below is there (P12).
+func TestSnapshotWritesWhatIsNotThere(t *testing.T) {
+	s := newFaulty()
+	a := newArchive(t, s, Options{})
+	flush(t, a, plan(1, 1, 1, 50, 50, 0))
+	p := plan(1, 1, 1, 100, 50, 1)
+	if objs := flush(t, a, p); !Covers(objs, p) || len(keys(t, a)) != 2 {
+		t.Fatal(objs)
+	}
+	// What is held suffices for the next survivor.
+	s.ResetCounts()
+	if objs := flush(t, a, plan(1, 1, 60, 100, 50, 2)); len(objs) != 1 || s.Requests(faulty.Puts) != 0 {
+		t.Fatal(objs, s.Counts())
+	}
+}
+
 // TRACES H13: a stretch is in the store with a cLSN below its end, and the log goes idle. The proof of commitment that
 // comes later has a name of its own and gets there.
 func TestProofOfCommitmentReachesTheArchive(t *testing.T) {

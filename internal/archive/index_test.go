@@ -92,7 +92,26 @@ func TestWalkSkipsNothingThatMatters(t *testing.T) {
 	}
 }
 
-// A log of a hundred thousand objects: learning what is new at its end takes a handful of requests.
+// An object that begins far below after and ends above it, among pieces of the same segment that begin in between: the
+// jump must go back to the start of the segment, not only to where it found a piece.
+func TestWalkFindsTheLongObjectBehindItsPieces(t *testing.T) {
+	a := newArchive(t, newFaulty(), Options{})
+	for i := range protocol.LSN(1500) {
+		emptyObject(t, a, 1, i*10+1, i*10+1, i*10+10)
+	}
+	const start, last = 15001, 215000
+	whole := emptyObject(t, a, 1, start, start, last)
+	for first := protocol.LSN(start + 7); first < last; first += 40 {
+		emptyObject(t, a, 1, start, first, first+20)
+	}
+	found := false
+	err := a.walk(t.Context(), testLog, start+150000, func(k Key, _ objstore.Info) { found = found || k == whole })
+	if err != nil || !found {
+		t.Fatal(found, err)
+	}
+}
+
+// A log of many objects: learning what is new at its end takes a handful of requests.
 func TestWalkOfALongLogIsShort(t *testing.T) {
 	s := newFaulty()
 	a := newArchive(t, s, Options{})

@@ -245,10 +245,20 @@ func TestScanStops(t *testing.T) {
 	if !errors.Is(end, context.Canceled) || last >= 2000 {
 		t.Fatalf("cancelled scan ended at %d with %v", last, end)
 	}
+	// Cancelled before it begins, which races with everything: it always ends in an error.
+	for range 100 {
+		end = nil
+		for _, err := range r.Scan(ctx, 1, 2000, Watermark{}) {
+			end = err
+		}
+		if !errors.Is(end, context.Canceled) {
+			t.Fatalf("a cancelled scan ended with %v", end)
+		}
+	}
 	// Cancelled while every read hangs.
+	end = nil
 	hang = true
 	ctx, cancel = context.WithCancel(t.Context())
-	context.AfterFunc(ctx, func() {})
 	go cancel()
 	for _, err := range a.Reader(testLog).Scan(ctx, 1, 2000, Watermark{}) {
 		if err == nil {
