@@ -101,8 +101,8 @@ func (c *Config) fill() error {
 		return fmt.Errorf("node: MTU of %d bytes; 576 to 65536 are allowed", c.MTU)
 	case c.SegmentBytes < 1<<20:
 		return fmt.Errorf("node: segment files of %d bytes; at least 1 MiB is needed", c.SegmentBytes)
-	case c.DiskBudgetBytes < 0 || (c.DiskBudgetBytes > 0 && c.DiskBudgetBytes < 3*c.SegmentBytes*int64(c.Shards)):
-		return fmt.Errorf("node: disk budget of %d bytes; %d shards need at least three files of %d bytes each", c.DiskBudgetBytes, c.Shards, c.SegmentBytes)
+	case c.DiskBudgetBytes < 0:
+		return fmt.Errorf("node: disk budget of %d bytes", c.DiskBudgetBytes)
 	case c.FlushGrace < 0 || c.IdleRelease < 0 || c.StartTimeout < 0 || c.InboxMessages < 1 || c.InboxBytes < 1:
 		return errors.New("node: a negative limit")
 	}
@@ -117,8 +117,13 @@ func (c *Config) fill() error {
 	return nil
 }
 
-// maxShards is the limit of the node's record.
-const maxShards = 256
+const (
+	// maxShards bounds the stores of a node.
+	maxShards = 256
+	// minFiles is how many files a store's part of the disk budget must hold: one that is written, the next one, and one
+	// that waits for its records to be archived.
+	minFiles = 3
+)
 
 func setInt(p *int, def int) {
 	if *p == 0 {

@@ -230,6 +230,9 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_ = e.Encode(v) // the asker is gone
 }
 
+// stuckAfter is when a shard that makes no turn is called stuck.
+const stuckAfter = 10 * time.Second
+
 // ready says why the node should get no work, or nil.
 func (n *Node) ready() error {
 	select {
@@ -243,6 +246,9 @@ func (n *Node) ready() error {
 	for _, t := range n.threads {
 		if !t.alive.Load() {
 			return fmt.Errorf("shard %d does not run", t.index)
+		}
+		if silent := time.Duration(n.now() - protocol.Time(t.beat.Load())); silent > stuckAfter {
+			return fmt.Errorf("shard %d has been in one write for %v; its disk may hang", t.index, silent.Round(time.Second))
 		}
 		if err := t.core.Store().Err(); err != nil {
 			return fmt.Errorf("shard %d: %w", t.index, err)

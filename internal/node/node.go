@@ -77,12 +77,29 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	return n.Wait(ctx)
+}
+
+// Wait lets a started node run until ctx ends, closes it and returns what Close does; or until a part of it fails, and returns
+// why, whether or not the rest can be closed: the caller must then end the process with a non-zero status.
+func (n *Node) Wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return n.Close()
 	case err := <-n.failed:
-		// The node is not whole any more; closing says nothing that is more important.
-		_ = n.Close()
+		// The node is not whole any more, and closing says nothing that is more important. It may not even return, when a
+		// disk hangs; then the end of the process closes.
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			_ = n.Close()
+		}()
+		timer := time.NewTimer(2 * closeTimeout)
+		defer timer.Stop()
+		select {
+		case <-closed:
+		case <-timer.C:
+		}
 		return err
 	}
 }
@@ -128,6 +145,7 @@ func (n *Node) start(ctx, background context.Context) error {
 		return err
 	}
 	for _, t := range n.threads {
+		t.beat.Store(int64(n.now()))
 		t.reclaim = make(chan struct{}, 1)
 		n.background.Go(func() { n.reclaimer(background, t) })
 		n.running.Go(func() {
@@ -245,6 +263,9 @@ func (n *Node) joinCluster(ctx context.Context) error {
 // openShards opens the store of every shard that the directory has, and of those that are to be (steps 2 and 3 of identity.go).
 func (n *Node) openShards() error {
 	total := max(n.cfg.Shards, n.dir.id.Shards)
+	if b := n.cfg.DiskBudgetBytes; b > 0 && b/int64(total) < minFiles*n.cfg.SegmentBytes {
+		return fmt.Errorf("node: disk budget of %d bytes: %s has %d shards, which need at least %d files of %d bytes each", b, n.dir.path, total, minFiles, n.cfg.SegmentBytes)
+	}
 	cores := make([]*shard.Core, total)
 	n.reports = make([]lst.RecoveryReport, total)
 	errs := make([]error, total)
@@ -263,7 +284,8 @@ func (n *Node) openShards() error {
 		if c == nil {
 			continue
 		}
-		t := &thread{n: n, index: i, core: c, parked: make(map[protocol.LogID][]parkedRead)}
+		t := &thread{n: n, index: i, core: c, parked: make(map[protocol.LogID][]parkedRead),
+			maxBatch: int(min(maxBatchBytes, n.cfg.SegmentBytes/4))}
 		t.inbox.maxItems, t.inbox.maxBytes = n.cfg.InboxMessages, n.cfg.InboxBytes
 		t.plan.entries = make(map[planKey]*planned)
 		n.threads = append(n.threads, t)

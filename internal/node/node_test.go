@@ -6,11 +6,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -250,101 +246,6 @@ func TestStatusIdentityAndStore(t *testing.T) {
 	}
 }
 
-func TestDirectoryRefusals(t *testing.T) {
-	store := newStore()
-	cfg := testConfig(t, "a", store)
-	refused := func(cfg Config, want string) {
-		t.Helper()
-		n, err := Start(context.Background(), cfg)
-		if err == nil {
-			n.Close()
-			t.Fatalf("started, want an error with %q", want)
-		}
-		if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
-			t.Fatalf("error is %q, want one line with %q", err, want)
-		}
-	}
-	n := startNode(t, cfg)
-	inc := n.Incarnation()
-	refused(cfg, "in use by another process")
-	twin := testConfig(t, "a", store) // another machine with the same name
-	refused(twin, "a live process")
-	stopNode(t, n)
-
-	other := cfg
-	other.Node = "b"
-	refused(other, `belongs to node "a"`)
-	other = cfg
-	other.Store = newStore()
-	refused(other, "belongs to cluster")
-
-	// Half of it is gone.
-	aside := filepath.Join(t.TempDir(), "aside")
-	if err := os.Rename(filepath.Join(cfg.Dir, "shard-0"), aside); err != nil {
-		t.Fatal(err)
-	}
-	refused(cfg, "missing or empty")
-	os.RemoveAll(filepath.Join(cfg.Dir, "shard-0"))
-	if err := os.Rename(aside, filepath.Join(cfg.Dir, "shard-0")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(filepath.Join(cfg.Dir, identityName), aside); err != nil {
-		t.Fatal(err)
-	}
-	refused(cfg, "not whole")
-	if err := os.WriteFile(filepath.Join(cfg.Dir, identityName), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	refused(cfg, "damaged")
-	if err := os.Rename(aside, filepath.Join(cfg.Dir, identityName)); err != nil {
-		t.Fatal(err)
-	}
-	n = startNode(t, cfg)
-	if n.Incarnation() != inc {
-		t.Fatal("another incarnation")
-	}
-	stopNode(t, n)
-	// A wiped directory is another incarnation (P4).
-	if err := os.RemoveAll(cfg.Dir); err != nil {
-		t.Fatal(err)
-	}
-	n = startNode(t, cfg)
-	if n.Incarnation() == inc {
-		t.Fatal("a wiped directory kept its incarnation")
-	}
-}
-
-// brokenStore accepts every write, whatever the condition.
-type brokenStore struct{ objstore.Store }
-
-func (s brokenStore) Put(ctx context.Context, key string, body []byte, m map[string]string, _ objstore.Condition) (objstore.Info, error) {
-	return s.Store.Put(ctx, key, body, m, objstore.Always())
-}
-
-func TestStoreRefusals(t *testing.T) {
-	cfg := testConfig(t, "a", brokenStore{newStore()})
-	if n, err := Start(context.Background(), cfg); err == nil {
-		n.Close()
-		t.Fatal("a node started on a store that ignores conditions")
-	} else if !strings.Contains(err.Error(), "broken") {
-		t.Fatal(err)
-	}
-	down := &countingStore{Store: newStore()}
-	down.down.Store(1 << 40)
-	cfg = testConfig(t, "b", down)
-	cfg.StartTimeout = 300 * time.Millisecond
-	if n, err := Start(context.Background(), cfg); err == nil {
-		n.Close()
-		t.Fatal("a node started without its store")
-	} else if !strings.Contains(err.Error(), "did not answer within") || strings.Contains(err.Error(), "\n") {
-		t.Fatal(err)
-	}
-	// A store that comes back in time is enough.
-	down.down.Store(30)
-	cfg.StartTimeout = waitFor
-	stopNode(t, startNode(t, cfg))
-}
-
 func TestGarbageIsCountedAndNotAnswered(t *testing.T) {
 	n := startNode(t, testConfig(t, "a", newStore()))
 	c, w := dial(t, n), newWriter(3)
@@ -393,60 +294,6 @@ func TestGarbageIsCountedAndNotAnswered(t *testing.T) {
 	}
 }
 
-// gate is an Observer that holds a shard's thread.
-type gate struct {
-	mu   sync.Mutex
-	held chan struct{} // not nil: the thread waits for it
-	in   chan struct{}
-}
-
-func (g *gate) Batch(int, int, int, time.Duration) {
-	g.mu.Lock()
-	held := g.held
-	g.held = nil
-	g.mu.Unlock()
-	if held != nil {
-		close(g.in)
-		<-held
-	}
-}
-
-func TestOverloadIsSaidAtOnce(t *testing.T) {
-	g := &gate{}
-	cfg := testConfig(t, "a", newStore())
-	cfg.InboxMessages, cfg.Observer = 4, g
-	n := startNode(t, cfg)
-	c, w := dial(t, n), newWriter(3)
-	c.begin(w)
-	release := make(chan struct{})
-	g.mu.Lock()
-	g.held, g.in = release, make(chan struct{})
-	g.mu.Unlock()
-	c.send(&protocol.Read{Log: 3, Req: 1})
-	<-g.in // the thread hangs
-	answers := make(chan protocol.Message, 20)
-	for range 20 {
-		go func() {
-			m, err := c.post(&protocol.Read{Log: 3, Req: 2})
-			if err != nil {
-				t.Error(err)
-			}
-			answers <- m
-		}()
-	}
-	for range 16 {
-		if r, ok := (<-answers).(*protocol.ReadReply); !ok || r.Status != protocol.StatusOverloaded {
-			t.Fatalf("answer past the bound: %+v", r)
-		}
-	}
-	close(release)
-	for range 4 {
-		if r, ok := (<-answers).(*protocol.ReadReply); !ok || r.Status != protocol.StatusOK {
-			t.Fatalf("answer to accepted work: %+v", r)
-		}
-	}
-}
-
 func TestTwoShardsHandOver(t *testing.T) {
 	cfg := testConfig(t, "a", newStore())
 	cfg.Shards = 2
@@ -475,39 +322,6 @@ func TestTwoShardsHandOver(t *testing.T) {
 	}
 	if len(seen) != 2 {
 		t.Fatalf("8 logs live in %d shards", len(seen))
-	}
-}
-
-func TestRestartWithOtherShardCounts(t *testing.T) {
-	cfg := testConfig(t, "a", newStore())
-	const logs = 12
-	var inc protocol.Incarnation
-	writers := map[protocol.LogID]*writer{}
-	where := map[protocol.LogID]int{}
-	for round, shards := range []int{1, 4, 2, 3} {
-		cfg.Shards = shards
-		n := startNode(t, cfg)
-		inc = n.Incarnation()
-		c := dial(t, n)
-		for log, w := range writers { // everything of the rounds before is where it was, and goes on
-			l, at := logAt(n, log)
-			if at != where[log] || l.Activated != 1 || l.Highest != w.next-1 {
-				t.Fatalf("round %d: log %d is in shard %d with %+v, was in %d with highest %d", round, log, at, l, where[log], w.next-1)
-			}
-			c.ack(to(inc, w.append(1, 40)), protocol.StatusOK)
-		}
-		for k := range protocol.LogID(logs) {
-			log := protocol.LogID(round+1)*1000 + k
-			w := newWriter(log)
-			c.begin(w)
-			c.ack(to(inc, w.append(1, 40)), protocol.StatusOK)
-			_, at := logAt(n, log)
-			if at < 0 || at >= shards {
-				t.Fatalf("round %d: a new log went to shard %d of %d", round, at, shards)
-			}
-			writers[log], where[log] = w, at
-		}
-		stopNode(t, n)
 	}
 }
 
@@ -561,106 +375,5 @@ func TestReplyToOfAClient(t *testing.T) {
 	ms, _ := other.receive()
 	if r, ok := ms[0].(*protocol.ReadReply); !ok || r.Req != 9 {
 		t.Fatalf("answer %+v", ms[0])
-	}
-}
-
-// Acknowledgements of one batch to one peer share datagrams, and a batch is one forced commit.
-func TestGroupCommit(t *testing.T) {
-	g := &gate{}
-	cfg := testConfig(t, "a", newStore())
-	cfg.Observer = g
-	n := startNode(t, cfg)
-	c, w := dial(t, n), newWriter(3)
-	c.begin(w)
-	before := n.Status().Detail[0].Core
-	release := make(chan struct{})
-	g.mu.Lock()
-	g.held, g.in = release, make(chan struct{})
-	g.mu.Unlock()
-	c.send(&protocol.Read{Log: 3})
-	<-g.in
-	const appends = 40
-	for range appends {
-		c.send(to(c.inc, w.append(1, 100)))
-	}
-	close(release)
-	c.receive() // the read's answer
-	got, datagrams := 0, 0
-	for got < appends {
-		ms, _ := c.receive()
-		got += len(ms)
-		datagrams++
-	}
-	after := n.Status().Detail[0].Core
-	if commits := after.ForcedCommits - before.ForcedCommits; commits != 1 || datagrams != 1 || after.Records-before.Records != appends {
-		t.Fatalf("%d appends that waited together took %d commits and %d datagrams", appends, commits, datagrams)
-	}
-}
-
-// A log with memory durability is acknowledged without a force, and its fence is forced all the same.
-func TestMemoryLog(t *testing.T) {
-	n := startNode(t, testConfig(t, "a", newStore()))
-	c, w := dial(t, n), newWriter(3)
-	w.set.Memory = true
-	c.begin(w)
-	before := n.Status().Detail[0].Core
-	for range 5 {
-		c.ack(to(c.inc, w.append(1, 100)), protocol.StatusOK)
-	}
-	s := n.Status().Detail[0]
-	if s.Core.ForcedCommits != before.ForcedCommits || s.Core.Commits != before.Commits+5 || !strings.HasPrefix(s.Logs[0].Durability, "memory") {
-		t.Fatalf("before %+v, after %+v, %s", before, s.Core, s.Logs[0].Durability)
-	}
-	c.call(w.open(2))
-	if got := n.Status().Detail[0].Core; got.ForcedCommits != before.ForcedCommits+1 {
-		t.Fatalf("a promise was not forced: %+v", got)
-	}
-}
-
-// The thread allocates nothing for an append: not when it receives, not when it commits, not when it answers.
-func TestThreadAllocatesNothingPerAppend(t *testing.T) {
-	cfg := testConfig(t, "a", newStore())
-	cfg.SegmentBytes = 64 << 20
-	n := startNode(t, cfg)
-	c, w := dial(t, n), newWriter(3)
-	c.begin(w)
-	var p wire.Writer
-	buf := make([]byte, 2048)
-	a := to(c.inc, w.append(1, 100))
-	w.next--
-	size := uint64(len(a.Block))
-	addr := c.to.AddrPort()
-	one := func() {
-		a.First, a.SegOff = w.next, uint64(w.next-1)*size
-		w.next++
-		p.Reset(buf, 2048, c.cluster, 0)
-		if err := p.Append(a); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.conn.WriteToUDPAddrPort(p.Finish(), addr); err != nil {
-			t.Fatal(err)
-		}
-		got, _, err := c.conn.ReadFromUDPAddrPort(c.buf)
-		if err != nil || got != wire.HeaderBytes+wire.AckBytes {
-			t.Fatalf("%d bytes, %v", got, err)
-		}
-	}
-	c.conn.SetReadDeadline(time.Now().Add(waitFor))
-	for range 1000 {
-		one()
-	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	const runs = 3000
-	for range runs {
-		one()
-	}
-	runtime.ReadMemStats(&after)
-	// The store's index grows by a leaf for every 256 records, and other goroutines have their timers.
-	if per := float64(after.Mallocs-before.Mallocs) / runs; per > 0.5 {
-		t.Fatalf("%.2f allocations per append", per)
-	}
-	if got := n.Status().Detail[0].Core.Records; got != 4000 {
-		t.Fatalf("%d records", got)
 	}
 }

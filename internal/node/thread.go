@@ -30,13 +30,16 @@ type thread struct {
 	n     *Node
 	index int
 	port  uint16
-	core  *shard.Core
-	loop  ring.Loop
-	inbox inbox
+	// maxBatch is maxBatchBytes, or less when the store's files are small: a batch goes into one file.
+	maxBatch int
+	core     *shard.Core
+	loop     ring.Loop
+	inbox    inbox
 
 	reclaim  chan struct{} // wakes the reclaimer
 	stopping atomic.Bool
-	alive    atomic.Bool // in the loop, not latched
+	alive    atomic.Bool  // in the loop, not latched
+	beat     atomic.Int64 // protocol.Time of the last turn
 
 	// The thread's own.
 	reader  wire.Reader
@@ -93,6 +96,7 @@ func (t *thread) stop() {
 // turn is one batch: what has arrived, one commit, the answers.
 func (t *thread) turn() error {
 	now := t.n.now()
+	t.beat.Store(int64(now))
 	before := t.counters.messages.Load()
 	more, err := t.receive(now)
 	if err != nil {
@@ -119,7 +123,7 @@ func (t *thread) turn() error {
 // receive steps the datagrams that have arrived; more says that there may be others.
 func (t *thread) receive(now protocol.Time) (more bool, err error) {
 	for range maxReceives {
-		if t.core.BatchBytes() >= maxBatchBytes || len(t.origins) >= maxBatchMessages {
+		if t.core.BatchBytes() >= t.maxBatch || len(t.origins) >= maxBatchMessages {
 			break
 		}
 		packets, err := t.loop.Recv()
@@ -225,7 +229,7 @@ func (t *thread) drain(now protocol.Time) bool {
 			c <- t.status(now)
 		}
 	}
-	for t.waiting < len(t.in.items) && t.core.BatchBytes() < maxBatchBytes {
+	for t.waiting < len(t.in.items) && t.core.BatchBytes() < t.maxBatch {
 		it := &t.in.items[t.waiting]
 		t.waiting++
 		t.step(now, it.msg, origin{to: it.from, call: it.call})

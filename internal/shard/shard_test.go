@@ -288,7 +288,7 @@ func verify(c *Core, log protocol.LogID, k *acked) error {
 }
 
 func TestEverythingAcknowledgedSurvivesCrashes(t *testing.T) {
-	for seed := uint64(1); seed <= 150; seed++ {
+	for seed := uint64(1); seed <= 100; seed++ {
 		if err := crashRun(seed, false); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
