@@ -1,0 +1,110 @@
+package lint
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Module is a dependency that was decided on.
+type Module struct {
+	Path    string
+	Licence string // SPDX
+	Why     string // why nothing of the standard library does
+}
+
+// Modules is everything that go.mod may require.
+var Modules = []Module{
+	{"github.com/spf13/cobra", "Apache-2.0", "command tree, help and completion of cmd/btrlog from one source"},
+	{"github.com/spf13/pflag", "BSD-3-Clause", "flags of cobra's commands"},
+	{"github.com/inconshreveable/mousetrap", "Apache-2.0", "pulled in by cobra, for Windows only"},
+}
+
+// permissive are the licences that a user of the client can take without asking.
+var permissive = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC"}
+
+// GoMod checks the root's go.mod against the list. replace and exclude are refused: they do not
+// reach those who import the module.
+func GoMod(t *Tree, allowed []Module) []string {
+	var problems []string
+	for _, m := range allowed {
+		if !slices.Contains(permissive, m.Licence) || m.Why == "" {
+			problems = append(problems, fmt.Sprintf("module %s has licence %q and reason %q; write a reason, and choose one of %v", m.Path, m.Licence, m.Why, permissive))
+		}
+	}
+	required := make(map[string]bool)
+	for _, f := range t.Files {
+		if f.Path != "go.mod" {
+			continue
+		}
+		block := ""
+		for i, line := range strings.Split(string(f.Text), "\n") {
+			line, _, _ = strings.Cut(line, "//")
+			words := strings.Fields(line)
+			switch {
+			case len(words) == 0:
+				continue
+			case len(words) == 2 && words[1] == "(":
+				block = words[0]
+				continue
+			case words[0] == ")":
+				block = ""
+				continue
+			}
+			if block != "" {
+				words = slices.Insert(words, 0, block)
+			}
+			switch words[0] {
+			case "replace", "exclude":
+				problems = append(problems, fmt.Sprintf("go.mod:%d: %s does not reach those who import this module; require a version that works", i+1, words[0]))
+			case "require":
+				required[words[1]] = true
+				if !slices.ContainsFunc(allowed, func(m Module) bool { return m.Path == words[1] }) {
+					problems = append(problems, fmt.Sprintf("go.mod:%d: %s is not on the list; use the standard library, or add the module to "+
+						"internal/lint/modules.go with its licence and reason", i+1, words[1]))
+				}
+			}
+		}
+	}
+	for _, m := range allowed {
+		if !required[m.Path] {
+			problems = append(problems, fmt.Sprintf("go.mod does not require %s; remove it from internal/lint/modules.go", m.Path))
+		}
+	}
+	return problems
+}
+
+// Weight bounds what a user of a package gets with it.
+type Weight struct {
+	Dir     string   // of the package, as go list takes it
+	Modules []string // that it may depend on, besides this one
+	Not     []string // packages that it must not depend on, with those below them
+	Why     string
+}
+
+// Weights are the packages that others embed.
+var Weights = []Weight{
+	{Dir: ".", Not: []string{"github.com/btrlog/btrlog/lst", "github.com/btrlog/btrlog/internal/node", "github.com/btrlog/btrlog/internal/shard", "testing", "database/sql", "plugin"},
+		Why: "a database that embeds the client gets the standard library and this module, nothing else; move the import into cmd/btrlog or a module of its own"},
+	{Dir: "./lst", Not: []string{"net", "crypto/tls", "testing", "encoding/json", "database/sql", "plugin"},
+		Why: "the engine is embedded alone and touches files only; move the import to its user"},
+}
+
+// Dependency is one line of go list -deps.
+type Dependency struct {
+	Package, Module string // Module is empty for the standard library
+}
+
+// Heavy checks the dependencies of one package.
+func Heavy(w Weight, own string, deps []Dependency) []string {
+	var problems []string
+	for _, d := range deps {
+		if d.Module != "" && d.Module != own && !slices.Contains(w.Modules, d.Module) {
+			problems = append(problems, fmt.Sprintf("package %s depends on %s of module %s: %s", w.Dir, d.Package, d.Module, w.Why))
+		}
+		if slices.ContainsFunc(w.Not, func(n string) bool { return below(d.Package, n) }) {
+			problems = append(problems, fmt.Sprintf("package %s depends on %s: %s", w.Dir, d.Package, w.Why))
+		}
+	}
+	return problems
+}
