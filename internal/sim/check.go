@@ -32,6 +32,8 @@ type logHistory struct {
 	given map[protocol.LSN][]given // every record that a writer gave an LSN to, by LSN
 	opens []openFact
 	top   protocol.LSN // highest LSN that is known to be committed
+	acked protocol.LSN // highest LSN that a writer was told is committed
+	tails []openFact   // what readers were told is the tail, and the epoch of the record they went by
 }
 
 // fact is a record that somebody was told is in the log.
@@ -83,6 +85,7 @@ func (c *checker) acked(log protocol.LogID, epoch protocol.Epoch, lsn protocol.L
 			c.fail("S5", "log %s: %s acknowledged LSN %d at epoch %d, but %s opened epoch %d with tail %d before", h.name, who, lsn, epoch, o.who, o.epoch, o.tail)
 		}
 	}
+	h.acked = max(h.acked, lsn)
 	c.learn(h, lsn, fact{data: data, who: who, epoch: epoch, acked: true})
 }
 
@@ -128,10 +131,10 @@ func (c *checker) learn(h *logHistory, lsn protocol.LSN, f fact) {
 // opened notes a completed open: everything at or below tail is committed and nothing older will appear behind it.
 func (c *checker) opened(log protocol.LogID, epoch protocol.Epoch, start, tail protocol.LSN, who string) {
 	h := c.log(log)
-	for lsn, f := range h.known {
+	for lsn := tail + 1; lsn <= h.top; lsn++ {
 		// A record acknowledged or read before must be in the log that this open found. Records of this or a younger epoch
 		// are another matter: the open may have completed late.
-		if lsn > tail && f.epoch < epoch {
+		if f, ok := h.known[lsn]; ok && f.epoch < epoch {
 			c.fail("S1", "log %s: %s opened epoch %d with tail %d, but LSN %d of epoch %d was known before (acknowledged: %v, to %s)",
 				h.name, who, epoch, tail, lsn, f.epoch, f.acked, f.who)
 		}
@@ -144,7 +147,27 @@ func (c *checker) opened(log protocol.LogID, epoch protocol.Epoch, start, tail p
 			c.fail("S5", "log %s: epoch %d was opened by %s and by %s", h.name, epoch, o.who, who)
 		}
 	}
+	for _, t := range h.tails {
+		if t.epoch < epoch && t.tail > tail {
+			c.fail("S4", "log %s: %s was told the tail %d at epoch %d, but %s opened epoch %d with tail %d", h.name, t.who, t.tail, t.epoch, who, epoch, tail)
+		}
+	}
 	h.opens = append(h.opens, openFact{epoch, start, tail, who})
+}
+
+// tailRead notes that a reader was told the tail, by the record of an epoch; before is what was acknowledged when it asked:
+// a linearizable tail is not below that.
+func (c *checker) tailRead(log protocol.LogID, epoch protocol.Epoch, before, tail protocol.LSN, who string) {
+	h := c.log(log)
+	if tail < before {
+		c.fail("S4", "log %s: %s was told the tail %d, but %d was acknowledged before it asked", h.name, who, tail, before)
+	}
+	for _, o := range h.opens {
+		if o.epoch > epoch && o.tail < tail {
+			c.fail("S4", "log %s: %s was told the tail %d at epoch %d, but %s opened epoch %d with tail %d", h.name, who, tail, epoch, o.who, o.epoch, o.tail)
+		}
+	}
+	h.tails = append(h.tails, openFact{epoch: epoch, tail: tail, who: who})
 }
 
 // final compares a whole log, read after everything has healed, with all that was ever told.
@@ -160,8 +183,8 @@ func (c *checker) final(log protocol.LogID, tail protocol.LSN, got map[protocol.
 		c.count.add(&c.count.FinalRecords)
 		c.read(log, lsn, data, who)
 	}
-	for lsn, f := range h.known {
-		if lsn > tail {
+	for lsn := tail + 1; lsn <= h.top; lsn++ {
+		if f, ok := h.known[lsn]; ok {
 			c.fail("S6", "log %s: the log ends at %d, but LSN %d was known (acknowledged: %v, to %s)", h.name, tail, lsn, f.acked, f.who)
 			return
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/btrlog/btrlog/lst"
 )
 
-// flushEvery is how often a node looks for something to archive, lookEvery how often it looks whether others archived
+// flushEvery is how often a node of a healthy cluster looks for something to archive, lookEvery how often it looks whether others archived
 // what it still holds, flushPatience how long a node waits for each one of lower rank, releaseIdle after how long without
 // appends the window is dropped too.
 const (
@@ -28,7 +28,11 @@ func (n *node) flush(p *proc, life int) {
 	since := map[segmentID]protocol.Time{}
 	nextLook := w.now + between(n.rng, 0, lookEvery)
 	for {
-		p.sleep(flushEvery + protocol.Time(n.rng.Int64N(int64(flushEvery))))
+		every := w.p.flushEvery
+		if w.healed {
+			every = flushEvery
+		}
+		p.wait(w.now + every + protocol.Time(n.rng.Int64N(int64(every))))
 		plans, view := n.plans(since)
 		for _, s := range plans {
 			n.flushOne(p, arch, s, view, life)
@@ -108,6 +112,7 @@ func (n *node) flushOne(p *proc, arch *archive.Archive, s protocol.Segment, view
 		w.c.add(&w.c.FlushErrors)
 		w.tracef("%s: flush of log %s [%d,%d]@%d: %v", n.id, s.Log, s.First, s.Last, s.Label, err)
 	}
+	w.tracef("%s: flushed log %s %+v: %v", n.id, s.Log, s, objects)
 	n.archived(s.Log, objects, life)
 }
 

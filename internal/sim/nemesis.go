@@ -203,6 +203,15 @@ func (w *world) recorded(l *simLog) (protocol.Ensemble, protocol.History, error)
 // damage flips one byte of a stored record behind the node's back and restarts it. The last writes are spared: damage
 // there cannot be told from a write that power cut short.
 func (w *world) damage(n *node) {
+	if w.chance.IntN(2) == 0 {
+		// A snapshot behind the record makes the difference between a start that walks over it and one that reads it.
+		if err := n.core.Store().Snapshot(); err != nil {
+			n.died(err)
+			return
+		}
+		st := n.core.Store().Stats()
+		n.lastWrite = lst.Location{Segment: st.Active, Offset: st.ActiveOffset}
+	}
 	v := n.core.View()
 	var places []lst.Location
 	v.Streams(nil, func(id lst.StreamID) bool {

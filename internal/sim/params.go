@@ -24,28 +24,29 @@ type params struct {
 	readers      int // per log and kind
 	chaos        protocol.Time
 
-	netDelay, netJitter         protocol.Time
-	netLoss, netDup, netStall   float64
-	netStallMax                 protocol.Time
-	diskWrite                   protocol.Time
-	direct                      bool
-	lstSegment                  int64
-	snapshotRecords             int
-	storeDelay                  protocol.Time
-	storeUnavailable            float64
-	storeConflict               float64
-	storeLost, storeLate        float64
-	window                      int
-	segment                     int64
-	flushAge                    protocol.Time
-	segmentAge                  protocol.Time
-	maxRecord                   int
-	blockBytes                  int
-	think                       protocol.Time // a writer's pause between actions
-	life                        protocol.Time // of a writer, on average
-	faultEvery                  protocol.Time
-	faults                      []weighted
-	powerCutAtEnd, seriesOfCuts bool
+	netDelay, netJitter       protocol.Time
+	netLoss, netDup, netStall float64
+	netStallMax               protocol.Time
+	diskWrite                 protocol.Time
+	direct                    bool
+	lstSegment                int64
+	snapshotRecords           int
+	storeDelay                protocol.Time
+	storeUnavailable          float64
+	storeConflict             float64
+	storeLost, storeLate      float64
+	window                    int
+	segment                   int64
+	flushAge                  protocol.Time
+	segmentAge                protocol.Time
+	maxRecord                 int
+	blockBytes                int
+	think                     protocol.Time // a writer's pause between actions
+	life                      protocol.Time // of a writer, on average
+	faultEvery                protocol.Time
+	flushEvery                protocol.Time // how often a node looks for something to archive
+	faults                    []weighted
+	powerCutAtEnd             bool
 }
 
 type weighted struct {
@@ -85,8 +86,8 @@ func draw(seed uint64) *params {
 	p.nodes = p.n + r.IntN(3)
 	p.logs = 1 + r.IntN(3)
 	p.writers = 1 + r.IntN(3)
-	p.readers = 1
-	p.chaos = between(r, 4*second, 12*second)
+	p.readers = 1 + r.IntN(2)
+	p.chaos = between(r, 5*second, 20*second)
 	p.netDelay = between(r, 20*1000, 500*1000)
 	p.netJitter = between(r, 10*1000, 2*millisecond)
 	if r.IntN(4) > 0 {
@@ -112,9 +113,10 @@ func draw(seed uint64) *params {
 	p.segmentAge = pick(r, 0, 200*millisecond, second)
 	p.maxRecord = pick(r, 40, 400, 4000)
 	p.blockBytes = pick(r, 1200, 8000)
-	p.think = between(r, millisecond, 40*millisecond)
+	p.think = pick(r, between(r, 300*1000, 3*millisecond), between(r, millisecond, 30*millisecond))
 	p.life = between(r, 200*millisecond, 4*second)
 	p.faultEvery = between(r, 100*millisecond, 1500*millisecond)
+	p.flushEvery = pick(r, 40*millisecond, 40*millisecond, 500*millisecond, 5*second, 60*second)
 	for _, f := range faultNames {
 		if w := r.IntN(4); w > 0 && r.IntN(3) > 0 {
 			p.faults = append(p.faults, weighted{f, w})
@@ -122,6 +124,11 @@ func draw(seed uint64) *params {
 	}
 	if len(p.faults) == 0 {
 		p.faults = []weighted{{"power", 1}}
+	}
+	if r.IntN(4) == 0 {
+		// One disk after another: each is replaced before the next is lost, and nothing but the repair keeps the records.
+		p.faults = append(p.faults, weighted{"wipe", 12})
+		p.faultEvery = between(r, 100*millisecond, 400*millisecond)
 	}
 	p.powerCutAtEnd = r.IntN(2) == 0
 	return p
@@ -144,13 +151,13 @@ func (p *params) String() string {
 		"  disk: write=%s direct=%v segment=%d snapshot=%d records\n"+
 		"  store: delay=%s unavailable=%.3f conflict=%.3f lost=%.3f late=%.3f\n"+
 		"  log: window=%d segment=%d flush age=%s segment age=%s record<=%d block=%d\n"+
-		"  writers: think=%s life=%s\n  faults: every %s:%s; power cut at end=%v",
+		"  writers: think=%s life=%s\n  archive: looks every %s\n  faults: every %s:%s; power cut at end=%v",
 		p.seed, p.nodes, p.n, p.qw, p.logs, p.writers, p.readers, ms(p.chaos),
 		ms(p.netDelay), ms(p.netJitter), p.netLoss, p.netDup, p.netStall, ms(p.netStallMax),
 		ms(p.diskWrite), p.direct, p.lstSegment, p.snapshotRecords,
 		ms(p.storeDelay), p.storeUnavailable, p.storeConflict, p.storeLost, p.storeLate,
 		p.window, p.segment, ms(p.flushAge), ms(p.segmentAge), p.maxRecord, p.blockBytes,
-		ms(p.think), ms(p.life), ms(p.faultEvery), f, p.powerCutAtEnd)
+		ms(p.think), ms(p.life), ms(p.flushEvery), ms(p.faultEvery), f, p.powerCutAtEnd)
 }
 
 func ms(t protocol.Time) string { return fmt.Sprintf("%.3fms", float64(t)/1e6) }
@@ -174,7 +181,8 @@ type counters struct {
 	Flushes, FlushErrors, Looks, ArchivedRaised      int
 	HoledSegments, Reclaimed                         int
 	HotReads, HotRecords, ColdReads, ColdRecords     int
-	Polls, FinalRecords                              int
+	Polls, FinalRecords, Tails, MergedRecords        int
+	LostThenFound                                    int
 	Events                                           int
 	VirtualMS                                        int
 }
@@ -184,7 +192,7 @@ func (c *counters) add(n *int) { *n++ }
 // required names the counters that a run over many seeds must not leave at zero.
 var required = []string{"Commits", "Takeovers", "OverlappingTakeovers", "PowerCuts", "TornWrites", "Kills", "PowerCutsOfAll", "Wipes", "DamagedSeen",
 	"AppliedButUnknown", "StaleReturners", "PartialActivations", "HoledSegments", "EnsembleChanges", "Zombies", "Fenced", "Duplicated",
-	"Lost", "Delayed", "Partitioned", "StoreOutages", "HotRecords", "ColdRecords", "Repaired", "Copied", "ArchivedRaised", "Reclaimed"}
+	"Lost", "Delayed", "Partitioned", "StoreOutages", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Reclaimed"}
 
 // table returns the counters by name.
 func (c *counters) table() map[string]int {

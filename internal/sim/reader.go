@@ -120,3 +120,112 @@ func (w *world) coldReader(l *simLog) {
 		}
 	})
 }
+
+// mergeReader reads from all nodes of a log at once and joins what they say with protocol.Merge, as a client does whose
+// one-node reads do not suffice: copies of lagging nodes under a watermark from elsewhere, loss, and the linearizable tail.
+func (w *world) mergeReader(l *simLog) {
+	w.newClient("merge", func(c *client) {
+		r := &readerActor{client: c, l: l, pos: 1, cold: w.newArchive(false, c.rng).Reader(l.id)}
+		var m protocol.Merge
+		fresh := false
+		for {
+			c.p.sleep(between(c.rng, millisecond, 80*millisecond))
+			before := w.check.log(l.id).acked
+			tail := c.rng.IntN(4) == 0
+			if !fresh || tail || m.NeedsRecord() || c.rng.IntN(10) == 0 {
+				rec, e, err := c.load(l)
+				if err != nil || len(e) == 0 {
+					continue
+				}
+				m.SetView(protocol.ReadView{Ensemble: e, Qw: rec.Options.Qw, History: rec.History, TrimBefore: rec.TrimBefore})
+				fresh = true
+			}
+			replies := r.askAll(&m, tail)
+			if tail {
+				r.tail(&m, before, replies)
+				continue
+			}
+			if m.NeedsRecord() {
+				fresh = false
+				continue
+			}
+			r.serveMerged(&m, replies)
+			if r.pos > m.Known() && c.rng.IntN(10) == 0 {
+				r.pos = 1
+			}
+		}
+	})
+}
+
+// askAll asks every member and returns what came in time, by member.
+func (r *readerActor) askAll(m *protocol.Merge, stateOnly bool) []*protocol.ReadReply {
+	view := m.View()
+	r.req++
+	from, to := r.pos, r.pos+protocol.LSN(r.rng.IntN(40))
+	if stateOnly {
+		from, to = 0, 0
+	}
+	for _, member := range view.Ensemble {
+		r.send(member.Node, &protocol.Read{Log: r.l.id, Req: r.req, From: from, To: to, MaxBytes: 64 << 10, Raw: true})
+	}
+	replies := make([]*protocol.ReadReply, len(view.Ensemble))
+	left := len(replies)
+	for end := r.w.now + 60*millisecond; left > 0 && r.w.now < end; {
+		r.idle(end)
+		for msg := r.take(); msg != nil; msg = r.take() {
+			if reply, ok := msg.(*protocol.ReadReply); ok && reply.Req == r.req {
+				if i := m.Observe(reply); i >= 0 && replies[i] == nil {
+					replies[i] = reply
+					left--
+				}
+			}
+		}
+	}
+	return replies
+}
+
+func (r *readerActor) tail(m *protocol.Merge, before protocol.LSN, replies []*protocol.ReadReply) {
+	answered := 0
+	for _, reply := range replies {
+		if reply != nil {
+			answered++
+		}
+	}
+	if answered < m.View().Qr() || m.NeedsRecord() {
+		return
+	}
+	tail, decided, _ := m.Tail(m.Highest(replies), replies)
+	if !decided {
+		return
+	}
+	m.Counted(tail)
+	r.w.c.add(&r.w.c.Tails)
+	r.w.check.tailRead(r.l.id, m.View().History.Last().Epoch, before, tail, r.name)
+}
+
+func (r *readerActor) serveMerged(m *protocol.Merge, replies []*protocol.ReadReply) {
+	w := r.w
+	mark, _ := m.Watermark()
+	run := m.RawRun(r.pos, min(mark, r.pos+40), replies, nil)
+	for _, rec := range run {
+		w.check.read(r.l.id, rec.LSN, rec.Data, r.name)
+		w.c.add(&w.c.MergedRecords)
+		r.pos++
+	}
+	if len(run) > 0 || r.pos > m.Known() {
+		return
+	}
+	if r.pos <= m.Archived() {
+		r.fromArchive(min(m.Archived(), r.pos+10))
+		return
+	}
+	if lost, _ := m.Lost(r.pos, replies); lost {
+		// Nothing may be lost here: what the nodes do not have any more must be in the archive, where one looks last.
+		_, err := r.cold.Read(r.context(3*second), r.pos, archive.Watermark{}, nil)
+		var absent *archive.NotFoundError
+		if errors.As(err, &absent) {
+			w.fail("S1", "log %s: LSN %d is committed, and %s finds that it is lost", r.l.name, r.pos, r.name)
+		}
+		w.c.add(&w.c.LostThenFound)
+	}
+}

@@ -1,9 +1,10 @@
 package sim
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"hash/fnv"
+	"path/filepath"
 	"sort"
 	"strings"
 	"time"
@@ -52,17 +53,19 @@ func runSeed(seed uint64, m Mutant, verbose bool) (o outcome) {
 		if r := recover(); r != nil {
 			w.fail("panic", "%v", r)
 		}
-		for p := range w.procs {
-			p.kill()
-		}
 		w.c.Events = w.steps
 		w.c.VirtualMS = int(w.now / millisecond)
 		o = outcome{failure: w.failure, counters: w.c, sum: w.sum.Sum64()}
 		if w.trace != nil {
+			w.traceDisks()
 			o.trace = w.trace.Bytes()
 			if o.failure != nil {
-				o.failure.Trace = bytes.Clone(o.trace)
+				o.failure.Trace = o.trace
 			}
+		}
+		w.trace = nil
+		for p := range w.procs {
+			p.kill()
 		}
 	}()
 	for _, l := range w.logs {
@@ -73,6 +76,7 @@ func runSeed(seed uint64, m Mutant, verbose bool) (o outcome) {
 			w.hotReader(l, false)
 			w.hotReader(l, true)
 			w.coldReader(l)
+			w.mergeReader(l)
 		}
 	}
 	w.nemesis()
@@ -93,6 +97,23 @@ func runSeed(seed uint64, m Mutant, verbose bool) (o outcome) {
 	return
 }
 
+// traceDisks ends a trace with what is on the disks, so that two runs of a seed are compared in that too.
+func (w *world) traceDisks() {
+	for _, n := range w.nodes {
+		files, err := n.disk.Mem.List(shardDir)
+		if err != nil {
+			w.tracef("disk of %s: %v", n.id, err)
+			continue
+		}
+		for _, f := range files {
+			b, err := n.disk.ReadFile(filepath.Join(shardDir, f))
+			h := fnv.New64a()
+			h.Write(b)
+			w.tracef("disk of %s: %s: %d bytes, %016x, %v", n.id, f, len(b), h.Sum64(), err)
+		}
+	}
+}
+
 // heal ends all faults and starts every node: from here on the system must come back by itself.
 func (w *world) heal() {
 	w.tracef("heal")
@@ -104,6 +125,9 @@ func (w *world) heal() {
 	w.store.heal()
 	for _, n := range w.nodes {
 		n.slow = 0
+		if n.flusher != nil {
+			n.flusher.wake() // it may be asleep for long
+		}
 		switch n.state {
 		case nodeRefused:
 			w.wipe(n)

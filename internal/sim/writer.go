@@ -25,7 +25,7 @@ func (w *world) writerLife(l *simLog) {
 		a := &writerActor{client: c, l: l}
 		c.p.sleep(between(c.rng, 0, 500*millisecond))
 		for !w.healed {
-			if err := a.openLog(openOptions{change: c.rng.IntN(6) == 0, survey: c.rng.IntN(3) == 0, timeout: 4 * second}); err != nil {
+			if err := a.openLog(openOptions{change: c.rng.IntN(6) == 0, survey: c.rng.IntN(2) == 0, timeout: 4 * second}); err != nil {
 				if lostTheRace(err) {
 					w.c.add(&w.c.Fenced)
 				}
