@@ -75,7 +75,7 @@ type Options struct {
 	// Parallel bounds the ranged reads that one Scan keeps in flight or ready.
 	Parallel int
 	// ReadBytes is the size of one such read; a single larger record makes one of its own size. One Scan holds at most
-	// Parallel × max(ReadBytes, one record and 64 KiB) bytes.
+	// Parallel × max(ReadBytes, one record and 64 KiB) bytes of records, and the footers of a few objects.
 	ReadBytes int
 	// MaxObjects bounds the index of one Reader, about 100 bytes each. A log with more objects is indexed window by window.
 	MaxObjects int

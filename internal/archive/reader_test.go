@@ -154,13 +154,22 @@ func TestDamageIsReadAround(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r2 := a.Reader(testLog)
-			for _, r := range []*Reader{r, r2} {
-				_, err = scanAll(t, r, 1, 500, Watermark{})
-				var nf *NotFoundError
-				if missing := errors.As(err, &nf) && r == r2; !missing && (!errors.Is(err, ErrDamaged) && what != "footer" || !missing && err != nil && !strings.Contains(err.Error(), bad)) {
+			// A reader that knew the object names it; only its cached footer may save it from noticing a damaged one.
+			if _, err := scanAll(t, r, 1, 500, Watermark{}); what == "footer" {
+				if err != nil {
 					t.Fatal(err)
 				}
+			} else if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), bad) {
+				t.Fatal(err)
+			}
+			// One that did not know it names it too, unless it is not even listed.
+			var nf *NotFoundError
+			if _, err := scanAll(t, a.Reader(testLog), 1, 500, Watermark{}); what == "gone" {
+				if !errors.As(err, &nf) {
+					t.Fatal(err)
+				}
+			} else if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), bad) {
+				t.Fatal(err)
 			}
 			// Other nodes' objects hold the same records.
 			flush(t, a, plan(1, 1, 1, 300, 500, 0))
