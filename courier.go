@@ -118,9 +118,7 @@ func (k *courier) work() {
 		k.queue = k.queue[1:]
 		k.mu.Unlock()
 
-		ctx, cancel := context.WithTimeout(k.ctx, k.c.cfg.Timeout)
-		h, m, err := k.c.post(ctx, k.node, p.head[:], p.body)
-		cancel()
+		h, m, err := k.c.post(k.ctx, k.node, p.head[:], p.body, k.c.cfg.Timeout)
 
 		k.mu.Lock()
 		delete(k.keys, p.key)
@@ -136,46 +134,76 @@ func (k *courier) work() {
 	}
 }
 
-// post sends one packet in a frame and returns the one message that answers it. err means that the outcome is unknown:
-// every message may be sent again.
-func (c *Client) post(ctx context.Context, n *node, head, body []byte) (wire.Header, protocol.Message, error) {
+// silence bounds how long a peer makes no progress. A bound on the whole would make a large record unreadable over a slow
+// path for ever, however often it is tried.
+type silence struct {
+	limit time.Duration
+	timer *time.Timer
+	body  io.Reader
+}
+
+func (s *silence) Read(p []byte) (int, error) {
+	n, err := s.body.Read(p)
+	s.timer.Reset(s.limit)
+	return n, err
+}
+
+// post sends one packet in a frame and returns the one message that answers it. limit bounds the time without progress. err
+// means that the outcome is unknown: every message may be sent again.
+func (c *Client) post(ctx context.Context, n *node, head, body []byte, limit time.Duration) (wire.Header, protocol.Message, error) {
 	p := n.place.Load()
 	if p == nil {
 		return wire.Header{}, nil, fmt.Errorf("the address of node %s is not known", n.id)
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(limit, func() {
+		cancel(fmt.Errorf("node %s at %s was silent for %v: %w", n.id, p.http, limit, context.DeadlineExceeded))
+	})
+	defer timer.Stop()
 	prefix := make([]byte, 4, 4+len(head))
 	binary.LittleEndian.PutUint32(prefix, uint32(len(head)+len(body)))
 	prefix = append(prefix, head...)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.http+messagePath, io.MultiReader(bytes.NewReader(prefix), bytes.NewReader(body)))
+	content := func() io.Reader {
+		return &silence{limit, timer, io.MultiReader(bytes.NewReader(prefix), bytes.NewReader(body))}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.http+messagePath, content())
 	if err != nil {
 		return wire.Header{}, nil, err
 	}
 	req.ContentLength = int64(len(prefix) + len(body))
-	req.GetBody = func() (io.ReadCloser, error) {
-		return io.NopCloser(io.MultiReader(bytes.NewReader(prefix), bytes.NewReader(body))), nil
-	}
+	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(content()), nil }
 	req.Header.Set("Content-Type", wire.FrameMediaType)
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return wire.Header{}, nil, err
+		return wire.Header{}, nil, because(ctx, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // only for the message
 		return wire.Header{}, nil, fmt.Errorf("node %s at %s: %s: %s", n.id, p.http, resp.Status, bytes.TrimSpace(text))
 	}
-	return wire.ReadMessage(resp.Body, c.cluster, wire.MaxFrameBytes)
+	h, m, err := wire.ReadMessage(&silence{limit, timer, resp.Body}, c.cluster, wire.MaxFrameBytes)
+	return h, m, because(ctx, err)
 }
 
-// ask posts one message and returns the answer.
-func (c *Client) ask(ctx context.Context, n *node, m protocol.Message) (protocol.Message, error) {
+// because names the silence that ended a request, instead of the cancellation that it caused.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return cause
+	}
+	return err
+}
+
+// ask posts one message and returns the answer; limit bounds the time without progress.
+func (c *Client) ask(ctx context.Context, n *node, m protocol.Message, limit time.Duration) (protocol.Message, error) {
 	var w wire.Writer
 	w.Reset(nil, wire.MaxFrameBytes, c.cluster, 0)
 	if err := w.Message(m); err != nil {
 		return nil, err
 	}
 	packet := w.Finish()
-	_, reply, err := c.post(ctx, n, packet[:wire.HeaderBytes], packet[wire.HeaderBytes:])
+	_, reply, err := c.post(ctx, n, packet[:wire.HeaderBytes], packet[wire.HeaderBytes:], limit)
 	if err != nil && ctx.Err() == nil {
 		c.refreshSoon(n)
 	}

@@ -287,20 +287,17 @@ type answer struct {
 func (c *Client) askAll(ctx context.Context, e protocol.Ensemble, message func(i int) protocol.Message) []answer {
 	out := make([]answer, len(e))
 	nodes := c.located(ctx, e)
-	// One that hangs must not hold up the others for the whole time.
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
 	var wg sync.WaitGroup
 	for i := range e {
 		m := message(i)
 		if m == nil {
 			continue
 		}
-		wg.Go(func() { out[i].msg, out[i].err = c.ask(ctx, nodes[i], m) })
+		wg.Go(func() { out[i].msg, out[i].err = c.ask(ctx, nodes[i], m, askTimeout) })
 	}
 	wg.Wait()
 	return out
 }
 
-// askTimeout bounds one question to one node; who needs the answer asks again.
+// askTimeout bounds the silence of a node that was asked; who needs the answer asks again.
 const askTimeout = 2 * time.Second

@@ -346,10 +346,8 @@ func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, mis
 
 // ask asks one member. Only answers of the recorded incarnation count; their watermark is noted.
 func (r *Reader) ask(ctx context.Context, e protocol.Ensemble, i int, ask protocol.Read, limit time.Duration) *protocol.ReadReply {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
 	n := r.c.node(ctx, e[i].Node)
-	m, err := r.c.ask(ctx, n, &ask)
+	m, err := r.c.ask(ctx, n, &ask, limit)
 	reply, ok := m.(*protocol.ReadReply)
 	if err != nil || !ok || reply.Incarnation != e[i].Incarnation {
 		return nil
