@@ -140,15 +140,20 @@ func (m *Merge) Lost(x LSN, replies []*ReadReply) (lost bool, silent []NodeID) {
 			continue
 		}
 		answered++
-		damaged := false
-		for _, d := range r.Damaged {
-			damaged = damaged || (d.From <= x && x <= d.To)
-		}
-		if !damaged {
+		if !r.damagedAt(x) {
 			absent++
 		}
 	}
 	return absent >= m.view.Qr() || answered == len(m.view.Ensemble), silent
+}
+
+func (r *ReadReply) damagedAt(x LSN) bool {
+	for _, d := range r.Damaged {
+		if d.From <= x && x <= d.To {
+			return true
+		}
+	}
+	return false
 }
 
 // NextHeld returns the lowest LSN above x of which an answer has a record, or 0.
@@ -186,6 +191,13 @@ func (m *Merge) Highest(replies []*ReadReply) LSN {
 // the question was asked, and the answers after the view.
 func (m *Merge) Tail(highest LSN, replies []*ReadReply) (tail LSN, decided bool, why string) {
 	known := m.Known()
+	for i, r := range replies {
+		if r != nil && r.Activated > m.view.History.Last().Epoch {
+			// It has voided by a history that we do not have: what it lacks was perhaps committed under this view.
+			return known, false, fmt.Sprintf("node %s is at epoch %d, the record that was read at %d", m.view.Ensemble[i].Node, r.Activated,
+				m.view.History.Last().Epoch)
+		}
+	}
 	for x := known + 1; x <= highest; x++ {
 		most, silent := m.copies(x, replies)
 		switch {
@@ -221,6 +233,9 @@ func (m *Merge) copies(x LSN, replies []*ReadReply) (most, silent int) {
 			}
 		}
 		switch {
+		case best == 0 && r.damagedAt(x):
+			silent++ // unknown is not absent (P3)
+			continue
 		case best == 0:
 			continue
 		case best > m.view.History.Last().Epoch:

@@ -198,7 +198,8 @@ type ReadReply struct {
 	Uncommitted   []Extent
 	From, Through LSN
 	Records       []Record
-	Damaged       []Range
+	// Damaged lists LSNs of which the node cannot say what it had: those of the range read and all above CLSN.
+	Damaged []Range
 }
 
 // Drop tells a node that the log was deleted at Epoch, whose tombstone is on record: its local copies may go. The node

@@ -1,6 +1,9 @@
 package protocol
 
-import "fmt"
+import (
+	"fmt"
+	"sort"
+)
 
 // maxUnitsInFlight bounds the repair messages that are sent and not yet on Qw nodes, and maxUnitsHeld those whose bytes
 // are kept for slower nodes.
@@ -108,7 +111,15 @@ func (o *Opener) onFetch(r *FetchReply) {
 		next++
 	}
 	if next == f.from {
-		// The node named the copy and cannot give it: damaged there. Another source, or wait (P3).
+		if c := o.contact(r.Incarnation); r.Status == StatusOK && c.corrected(f.from, f.label, r) {
+			if f.copying {
+				o.work()
+			} else {
+				o.redecide()
+			}
+			return
+		}
+		// The node named the copy and does not give it. Another source, or wait.
 		f.tried[f.inc] = true
 		o.missing = fmt.Sprintf("LSN %d@%d cannot be read at the node that named it", f.from, f.label)
 		o.fetching = f
@@ -120,6 +131,49 @@ func (o *Opener) onFetch(r *FetchReply) {
 		o.sendFresh()
 	}
 	o.work()
+}
+
+// corrected takes from an answer the copy x@label that its node turned out not to be able to read: unknown, neither present
+// nor absent (P3). Left in, it would hide a lower label's copy of the same bytes at another node, and the open would wait
+// for it for ever. It also takes a later archived-through, of a node that dropped the copy meanwhile. It reports whether
+// the answer changed.
+func (c *contact) corrected(x LSN, label Epoch, r *FetchReply) bool {
+	if r.ArchivedThrough > c.reply.ArchivedThrough {
+		reply := *c.reply
+		reply.ArchivedThrough = r.ArchivedThrough
+		c.reply = &reply
+		return r.ArchivedThrough >= x
+	}
+	for _, d := range r.Damaged {
+		if x < d.From || x > d.To {
+			continue
+		}
+		reply := *c.reply
+		reply.Held = nil
+		for _, e := range c.reply.Held {
+			if e.Label != label || x < e.From || x > e.To {
+				reply.Held = append(reply.Held, e)
+				continue
+			}
+			if e.From < x {
+				reply.Held = append(reply.Held, Extent{e.From, x - 1, label})
+			}
+			if e.To > x {
+				reply.Held = append(reply.Held, Extent{x + 1, e.To, label})
+			}
+		}
+		sort.SliceStable(reply.Held, func(i, j int) bool { return reply.Held[i].From < reply.Held[j].From })
+		reply.Damaged = append(append([]Range(nil), c.reply.Damaged...), Range{x, x})
+		c.reply = &reply
+		return true
+	}
+	return false
+}
+
+// redecide begins again with the answers as they are now: nothing has been written yet.
+func (o *Opener) redecide() {
+	o.stage, o.fetched = StageFence, nil
+	o.decide()
 }
 
 // cutPartialBatch moves T back to before a batch whose rest is not in the log. A batch reaches a node whole, so a batch

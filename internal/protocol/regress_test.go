@@ -102,8 +102,27 @@ func TestDamagedSourceIsNotAskedInALoop(t *testing.T) {
 	if n := s.w.nextPkt - sent; n > 60 {
 		t.Errorf("%d messages in a second of waiting", n)
 	}
-	if c := s.w.client("w2"); c.opener == nil || !strings.Contains(c.opener.lacks(), "LSN 1@1") {
+	if c := s.w.client("w2"); c.opener == nil || !strings.Contains(c.opener.lacks(), "LSN 1") {
 		t.Errorf("the open should wait and name LSN 1: %s", s.w.status())
+	}
+}
+
+// A re-labelled copy that cannot be read must not hide a good copy of the same record under a lower label: w2 repaired x on a
+// and died, a cannot read its repair, b has x as w1 wrote it.
+func TestUnreadableRepairDoesNotHideACopy(t *testing.T) {
+	s := newScript(t, "nodes a b c", "open w1", "run", "cut w1->c", "append w1 x y", "run", "kill w1", "hold w2->b repair", "hold w2->c repair",
+		"open w2 hold-cas", "run", "kill w2", "unread a 1@2", "unread a 2@2", "cut w3->c", "open w3", "run 2s")
+	if c := s.w.client("w3"); c.writer == nil || c.writer.cfg.Tail != 2 {
+		t.Errorf("w3 is not open with tail 2: %s", s.w.status())
+	}
+}
+
+// A copy that cannot be read, and that a read quorum calls absent, was not committed: unknown is not present (P5).
+func TestUnreadableCopyAgainstAbsents(t *testing.T) {
+	s := newScript(t, "nodes a b c", "open w1", "run", "append w1 x", "run", "cut w1->b w1->c", "append w1 y", "run", "kill w1", "unread a 2@1", "open w2", "run 2s",
+		"append w2 z", "run 1s")
+	if c := s.w.client("w2"); c.writer == nil || c.writer.cfg.Tail != 1 || s.w.oracle.committed[2] != "z" {
+		t.Errorf("w2 is not open with tail 1: %s", s.w.status())
 	}
 }
 
@@ -276,5 +295,39 @@ func TestFillOfAForgottenSendIsRefused(t *testing.T) {
 	w.Fill(late[0], &m, nil)
 	if data, _, _, err := NextRecord(m.Block); m.Count != 0 && (err != nil || string(data) != "r1") {
 		t.Errorf("LSN %d is sent as %q", m.First, data)
+	}
+}
+
+// Of a damaged LSN a node says unknown to readers too, also when they ask for its state alone.
+func TestTailDoesNotCountDamageAsAbsent(t *testing.T) {
+	s := newScript(t, "nodes a b", "open w1", "run", "append w1 x", "run", "damage b 1@1", "crash b", "restart b")
+	var out Out
+	s.w.node("b").shard.Step(0, 0, &Read{Log: testLog}, &out)
+	r := out.Replies[0].Msg.(*ReadReply)
+	var m Merge
+	m.SetView(ReadView{Ensemble: s.w.reg.ensemble, Qw: 2, History: s.w.reg.history})
+	if m.Observe(r) != 1 {
+		t.Fatal("the answer is not b's")
+	}
+	if tail, decided, _ := m.Tail(1, []*ReadReply{nil, r}); decided {
+		t.Errorf("tail %d is decided by a damaged copy; LSN 1 is committed", tail)
+	}
+}
+
+// A node that activated an epoch which the reader's view lacks has voided by a history that the reader does not know: that it
+// has no copy says nothing under this view (P8, X11). Found by the simulation: LSN 1 was committed under epoch 3.
+func TestTailDoesNotCountAbsentsOfANewerReign(t *testing.T) {
+	var m Merge
+	m.SetView(ReadView{Ensemble: testEnsemble(3), Qw: 3, History: History{{3, 1}}})
+	r := &ReadReply{Incarnation: 2, Activated: 8, Start: 1}
+	m.Observe(r)
+	for highest := LSN(0); highest <= 1; highest++ { // its own answer may be all that says how far to look
+		if tail, decided, _ := m.Tail(highest, []*ReadReply{nil, r, nil}); decided {
+			t.Errorf("tail %d is decided by a node of a newer reign", tail)
+		}
+	}
+	m.SetView(ReadView{Ensemble: testEnsemble(3), Qw: 3, History: History{{8, 1}}})
+	if tail, decided, why := m.Tail(1, []*ReadReply{nil, r, nil}); !decided || tail != 0 {
+		t.Errorf("tail %d, decided %v (%s) with the record of that reign", tail, decided, why)
 	}
 }

@@ -44,6 +44,7 @@ func (s *Shard) read(from Peer, m *Read, out *Out) {
 		r.Activated, r.Start, r.CLSN, r.ArchivedThrough = l.activated, l.start, l.clsn, l.archived
 		r.Highest, r.HighestLabel = l.held.highest()
 		r.Uncommitted, _ = l.held.extents(l.clsn, MaxExtents)
+		r.Damaged = l.damagedAbove(l.clsn) // also for a reader that only counts copies: unknown is not absent
 		if m.From > 0 {
 			r.Through = min(m.To, l.clsn)
 			if m.Raw {
@@ -51,7 +52,7 @@ func (s *Shard) read(from Peer, m *Read, out *Out) {
 			}
 			if m.From <= r.Through {
 				ro.Refs, r.Through = l.refs(m.From, r.Through, 0)
-				r.Damaged = l.damagedAbove(m.From - 1)
+				r.Damaged = l.damagedAbove(min(m.From-1, l.clsn))
 			}
 		}
 	}

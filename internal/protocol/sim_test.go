@@ -31,6 +31,8 @@ type sim struct {
 	bias               int // per cent of deliveries taken in order
 	// blocked: the node hears nothing from this client for a while, and then all of it, late.
 	blocked map[string]string
+	reader  simReader
+	rotten  *wnode // in some seeds no disk is lost, but one node's copies rot or cannot be read
 }
 
 func newSim(seed uint64, rules Rules) *sim {
@@ -53,6 +55,9 @@ func newSim(seed uint64, rules Rules) *sim {
 		s.addNode(names[i])
 	}
 	s.reg.ensemble, s.reg.qw = s.members(names[:s.n]...), s.qw
+	if s.rng.IntN(4) == 0 {
+		s.wipes, s.rotten = 0, s.randomNode()
+	}
 	return s
 }
 
@@ -251,14 +256,34 @@ func (s *sim) step() {
 		}
 	case r < 954:
 		s.archiveStep()
+	case r < 957:
+		if s.rotten != nil {
+			s.rot(s.rotten)
+		}
 	case r < 975:
 		if n := s.randomNode(); n.shard != nil {
 			s.hotRead(n, 1, s.oracle.high+10)
 			s.coldRead(n)
 		}
+		s.readerStep()
 	default:
 		s.now += Time(s.rng.IntN(30)) * Millisecond
 		s.tick()
+	}
+}
+
+// rot damages one copy: on the disk of a node that is down, or for the reads of one that runs.
+func (s *sim) rot(n *wnode) {
+	keys := n.sortedRecs()
+	if len(keys) == 0 {
+		return
+	}
+	k := keys[s.rng.IntN(len(keys))]
+	s.say("%s: copy %d@%d rots", n.name, k.lsn, k.label)
+	if n.shard == nil {
+		n.recs[k][0] ^= 0xff
+	} else {
+		n.unread[k] = true
 	}
 }
 
@@ -383,12 +408,13 @@ func TestSimulation(t *testing.T) {
 		}
 		return
 	}
-	opens, commits, reopens := 0, 0, 0
+	opens, commits, reopens, tails := 0, 0, 0, 0
 	failures := 0
 	for seed := uint64(1); seed <= uint64(*simCount); seed++ {
 		s := runSim(seed, Rules{}, false)
 		opens += len(s.oracle.opens)
 		commits += len(s.oracle.committed)
+		tails += s.reader.tails
 		for _, c := range s.clients {
 			reopens += c.reopened
 		}
@@ -399,8 +425,8 @@ func TestSimulation(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d seeds: %d opens, %d records committed, %d live re-opens", *simCount, opens, commits, reopens)
-	if opens < *simCount || commits < *simCount || reopens < *simCount/10 {
-		t.Errorf("the simulation does too little: %d opens, %d commits, %d live re-opens in %d seeds", opens, commits, reopens, *simCount)
+	t.Logf("%d seeds: %d opens, %d records committed, %d live re-opens, %d tails read", *simCount, opens, commits, reopens, tails)
+	if opens < *simCount || commits < *simCount || reopens < *simCount/10 || tails < *simCount/3 {
+		t.Errorf("the simulation does too little: %d opens, %d commits, %d live re-opens, %d tails in %d seeds", opens, commits, reopens, tails, *simCount)
 	}
 }
