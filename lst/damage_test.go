@@ -42,7 +42,10 @@ func buildSmall(t testing.TB, mode Mode) *smallStore {
 	m := newModel()
 	s.locs, s.after = []Location{{}}, []*model{m.clone()}
 	var b Batch
-	for k := 1; len(*st.ix.files.list.Load()) < 4; k++ {
+	for k, more := 1, 6; more > 0; k++ {
+		if len(*st.ix.files.list.Load()) == 4 {
+			more-- // a few batches in the last segment
+		}
 		id, seq := sid(1+k%2), uint64(k/2)
 		ops := []mop{
 			{code: opAppend, id: id, seq: seq, val: string(payload(k, k, 20+k%200))},
@@ -202,6 +205,46 @@ func TestEveryTruncation(t *testing.T) {
 					t.Fatalf("mode %d: %s cut to %d bytes: %v", mode, name, n, err)
 				}
 			}
+		}
+	}
+}
+
+// L2: damage in front of durable data ends nothing silently: the open fails and
+// names the frame. Only the very last frame has no later one to vouch for it.
+func TestDamageInDurableDataIsReported(t *testing.T) {
+	for _, mode := range []Mode{Buffered, Direct} {
+		s := buildSmall(t, mode)
+		last := s.locs[len(s.locs)-1].Segment
+		var in []Location
+		for _, l := range s.locs[1:] {
+			if l.Segment == last {
+				in = append(in, l)
+			}
+		}
+		in = in[:len(in)-1]
+		data, _ := s.disk.ReadFile("/db/" + segmentName(last))
+		reported := 0
+		for _, l := range in {
+			for _, off := range []int64{0, 5, 9, 17, 21, frameHeadBytes, int64(l.Length) - 1} {
+				disk := s.disk.Clone()
+				bad := append([]byte(nil), data...)
+				bad[l.Offset+off] ^= 4
+				disk.WriteFile("/db/"+segmentName(last), bad)
+				opt := s.opt
+				opt.FS = disk
+				_, rep, err := Open("/db", opt)
+				var c *Corruption
+				if err == nil {
+					t.Fatalf("mode %d: byte %d of the frame at %+v flipped: opened with %+v", mode, off, l, rep)
+				}
+				if !errors.As(err, &c) || c.Offset != l.Offset || filepath.Base(c.File) != segmentName(last) {
+					t.Fatalf("mode %d: byte %d of the frame at %+v flipped: %v", mode, off, l, err)
+				}
+				reported++
+			}
+		}
+		if reported == 0 {
+			t.Fatal("nothing was damaged")
 		}
 	}
 }
