@@ -2,6 +2,7 @@ package node
 
 import (
 	"testing"
+	"time"
 
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/wire"
@@ -19,6 +20,7 @@ func BenchmarkAppend(b *testing.B) {
 	var r wire.Reader
 	var ack protocol.Ack
 	buf := make([]byte, 2048)
+	c.conn.SetReadDeadline(time.Time{}) // the benchmark runs as long as it is asked to
 	b.ResetTimer()
 	for b.Loop() {
 		a := to(c.inc, w.append(1, 128))

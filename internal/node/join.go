@@ -60,7 +60,8 @@ func alive(ctx context.Context, old meta.NodeRecord) bool {
 	if err != nil {
 		return false
 	}
-	resp, err := http.DefaultClient.Do(req)
+	transport := &http.Transport{DisableKeepAlives: true} // and no proxy: it could answer for a node that is gone
+	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return false
 	}

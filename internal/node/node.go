@@ -25,6 +25,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/btrlog/btrlog/internal/archive"
@@ -346,6 +347,10 @@ func (n *Node) listenOnce() error {
 			}
 		}
 		loop, err := ring.Listen(netip.AddrPortFrom(ip, uint16(port)), ring.Config{Batch: ringBatch})
+		if errors.Is(err, syscall.EAFNOSUPPORT) && ip == netip.IPv6Unspecified() {
+			ip = netip.IPv4Unspecified() // a host without IPv6
+			loop, err = ring.Listen(netip.AddrPortFrom(ip, uint16(port)), ring.Config{Batch: ringBatch})
+		}
 		if err != nil {
 			return fmt.Errorf("shard %d: %w", i, err)
 		}

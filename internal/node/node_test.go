@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -78,6 +80,79 @@ func TestAppendReadAndCrash(t *testing.T) {
 		t.Fatalf("fenced by %d", a.Promised)
 	}
 	stopNode(t, n)
+}
+
+// Many writers at once, over both ways, with both shards: what was acknowledged is there after the power went.
+func TestManyWritersAndACrash(t *testing.T) {
+	disk := vfs.NewMem(vfs.MemOptions{Seed: 4})
+	cfg := testConfig(t, "a", newStore())
+	cfg.FS, cfg.Shards = disk, 2
+	n := startNode(t, cfg)
+	const logs = 8
+	var acked [logs + 1]atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for log := 1; log <= logs; log++ {
+		c, w := dial(t, n), newWriter(protocol.LogID(log))
+		c.begin(w)
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				a := to(c.inc, w.append(1+i%3, 50+i%500))
+				var got protocol.Message
+				if i%4 == 0 {
+					var err error
+					if got, err = c.post(a); err != nil {
+						return // the node is down
+					}
+				} else {
+					c.send(a)
+					c.conn.SetReadDeadline(time.Now().Add(waitFor / 10))
+					k, _, err := c.conn.ReadFromUDP(c.buf)
+					var r wire.Reader
+					if err != nil || r.Reset(c.buf[:k], c.cluster) != nil || !r.Next() {
+						return
+					}
+					got, _ = r.Message()
+				}
+				if k, ok := got.(*protocol.Ack); !ok || k.Status != protocol.StatusOK || k.Last != a.Last() {
+					return // the node is down; the checks below say whether it was right before
+				}
+				acked[log].Store(int64(a.Last()))
+			}
+		})
+	}
+	eventually(t, "every writer to have some records", func() bool {
+		for log := 1; log <= logs; log++ {
+			if acked[log].Load() < 50 {
+				return false
+			}
+		}
+		return true
+	})
+	after := disk.Crash()
+	close(stop)
+	wg.Wait()
+	n.Close()
+	cfg.FS = after
+	n = startNode(t, cfg)
+	for log := 1; log <= logs; log++ {
+		l, _ := logAt(n, protocol.LogID(log))
+		if int64(l.Highest) < acked[log].Load() {
+			t.Fatalf("log %d: record %d was acknowledged, the highest after the crash is %d", log, acked[log].Load(), l.Highest)
+		}
+		r, err := dial(t, n).post(&protocol.Read{Log: protocol.LogID(log), From: 1, To: protocol.MaxLSN, MaxBytes: 8 << 20, Raw: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.(*protocol.ReadReply); len(got.Damaged) != 0 || int64(len(got.Records)) < acked[log].Load() && len(got.Records) < 4000 {
+			t.Fatalf("log %d: %d records, damaged %v, %d acknowledged", log, len(got.Records), got.Damaged, acked[log].Load())
+		}
+	}
 }
 
 // A store that failed must not acknowledge again, and the node ends with the error (P14, O1, O2).

@@ -126,10 +126,17 @@ func TestConfigRefusals(t *testing.T) {
 	}
 	// Nothing of that is in the way of a right configuration.
 	stopNode(t, startNode(t, base))
-	base.Listen, base.Advertise = "0.0.0.0:0", "127.0.0.1"
-	n := startNode(t, base)
-	if want := fmt.Sprintf("127.0.0.1:%d", n.Port()); n.Address() != want {
-		t.Fatalf("advertised %s, want %s", n.Address(), want)
+	for _, listen := range []string{"0.0.0.0:0", ":0"} {
+		base.Listen, base.Advertise, base.Shards = listen, "127.0.0.1", 2
+		n := startNode(t, base)
+		if want := fmt.Sprintf("127.0.0.1:%d", n.Port()); n.Address() != want {
+			t.Fatalf("advertised %s, want %s", n.Address(), want)
+		}
+		dial(t, n).begin(newWriter(1))
+		if code, _ := httpGet(t, n, "/readyz"); code != 200 {
+			t.Fatalf("readyz: %d", code)
+		}
+		stopNode(t, n)
 	}
 }
 
