@@ -94,6 +94,9 @@ func Open(dir string, opt lst.Options, inc protocol.Incarnation, rules protocol.
 	if err = c.own(inc, report.Created); err == nil {
 		err = c.restore(inc, now)
 	}
+	if err == nil {
+		err = c.sweep()
+	}
 	if err != nil {
 		return nil, report, errors.Join(fmt.Errorf("shard %s: %w", dir, err), store.Close())
 	}

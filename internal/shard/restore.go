@@ -50,6 +50,36 @@ func (c *Core) restore(inc protocol.Incarnation, now protocol.Time) error {
 	return nil
 }
 
+// maxSweep bounds the streams that one start deletes; the next one goes on.
+const maxSweep = 10_000
+
+// sweep deletes streams of which nothing can be needed: those of deleted logs, and empty ones under labels that were outlived.
+// Each epoch of each log would leave one behind otherwise. It needs no force: what comes back is swept again.
+func (c *Core) sweep() error {
+	v := c.store.View()
+	c.batch.Reset()
+	var log protocol.LogStatus
+	v.Streams(nil, func(id lst.StreamID) bool {
+		if l := protocol.LogID(binary.BigEndian.Uint64(id[:8])); l != log.Log {
+			log, _ = c.machine.Log(l)
+		}
+		st, ok := v.Stat(id)
+		label := protocol.Epoch(binary.BigEndian.Uint64(id[8:]))
+		if ok && (log.Deleted || st.Count == 0 && label < log.Activated) {
+			c.batch.DeleteStream(id)
+		}
+		return c.batch.Len() < maxSweep
+	})
+	if c.batch.Len() == 0 {
+		return nil
+	}
+	_, err := c.store.Commit(&c.batch, lst.Acknowledged)
+	if errors.Is(err, lst.ErrNoSpace) {
+		return nil // later
+	}
+	return err
+}
+
 // restoreStates puts the pieces of the state values together and hands them to the machine.
 func (c *Core) restoreStates(v lst.View, m *protocol.Shard) error {
 	var err error

@@ -196,6 +196,34 @@ func TestStoreOfAnotherDirectoryIsRefused(t *testing.T) {
 	}
 }
 
+func TestEmptyStreamsAreSwept(t *testing.T) {
+	disk := vfs.NewMem(vfs.MemOptions{Seed: 14})
+	c := open(t, disk, lst.Direct)
+	w := start(t, c)
+	for e := protocol.Epoch(2); e < 6; e++ {
+		a := w.append(4, 50)
+		last := a.Last()
+		do(t, c, a)
+		c.Archived(1, testLog, []protocol.ArchivedObject{{Label: w.epoch, First: last - 3, Last: last, CLSN: last}})
+		c.Release(1, 0)
+		commit(t, c)
+		wantAck(t, do(t, c, w.activate(e, last+1)), protocol.StatusOK)
+	}
+	do(t, c, w.append(2, 50))
+	gone := newWriter(8)
+	do(t, c, gone.open(1), gone.activate(1, 1), gone.append(3, 50), &protocol.Drop{Log: 8, Epoch: 2, Incarnation: testInc})
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c = open(t, disk, lst.Direct)
+	if got := c.Store().Stats().Streams; got != 1 {
+		t.Fatalf("%d streams, one has records", got)
+	}
+	if st, _ := c.Log(testLog); st.Highest != 18 || st.Activated != 5 || st.ArchivedThrough != 16 {
+		t.Fatalf("status: %+v", st)
+	}
+}
+
 // Within one batch a label is voided, and written again after that: both must end up as the machine believes (C3).
 func TestOrderWithinABatch(t *testing.T) {
 	disk := vfs.NewMem(vfs.MemOptions{Seed: 9})
