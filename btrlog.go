@@ -63,7 +63,8 @@ type Config struct {
 	// Nodes are addresses (host:port) of any log nodes of the cluster; they serve the store's content by proxy. One that
 	// answers is enough.
 	Nodes []string
-	// Root is the prefix of the cluster's keys in the store, as the nodes have it; empty is the top.
+	// Root is the prefix of the cluster's keys in the store, as the nodes have it; empty is the top, or, with Nodes, what
+	// they say.
 	Root string
 	// Name says who opens logs, for operators; empty is the host's name and the process id. At most 256 bytes.
 	Name string

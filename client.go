@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -80,7 +82,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if err := c.openStore(ctx); err != nil {
 		return fail(ErrUnavailable, err)
 	}
-	cat, err := meta.New(c.store, meta.Config{Root: cfg.Root, Random: random64, Now: time.Now, Sleep: sleep})
+	cat, err := meta.New(c.store, meta.Config{Root: c.cfg.Root, Random: random64, Now: time.Now, Sleep: sleep})
 	if err != nil {
 		return fail(ErrInvalid, err)
 	}
@@ -146,8 +148,45 @@ func (c *Client) openStore(ctx context.Context) error {
 		}
 	}
 	s, err := httpstore.New(urls, httpstore.Options{})
-	c.store, c.owned = s, err == nil
+	if err != nil {
+		return err
+	}
+	c.store, c.owned = s, true
+	if c.cfg.Root == "" {
+		c.cfg.Root, err = c.rootOf(ctx, urls)
+	}
 	return err
+}
+
+// rootOf asks the nodes for the prefix of the cluster's keys, one after the other until one answers.
+func (c *Client) rootOf(ctx context.Context, urls []string) (string, error) {
+	var errs []error
+	for _, u := range urls {
+		root, err := func() (string, error) {
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, u+identityPath, nil)
+			if err != nil {
+				return "", err
+			}
+			resp, err := c.http.Do(req)
+			if err != nil {
+				return "", err
+			}
+			defer resp.Body.Close()
+			var id struct{ Root string }
+			if resp.StatusCode != http.StatusOK {
+				return "", fmt.Errorf("%s: %s", u, resp.Status)
+			}
+			err = json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&id)
+			return id.Root, err
+		}()
+		if err == nil {
+			return root, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("no node says who it is: %w", errors.Join(errs...))
 }
 
 // listen binds the client's socket; hosts without IPv6 are served too.

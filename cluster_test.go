@@ -27,6 +27,7 @@ type cluster struct {
 	dirs  map[string]string
 	ports map[string]int
 	zones map[string]string
+	root  string
 }
 
 // countingStore counts requests by kind of key.
@@ -67,9 +68,14 @@ func archiveKey(key string) bool {
 
 func newCluster(t *testing.T, names ...string) *cluster {
 	t.Helper()
+	return newClusterAt(t, "", names...)
+}
+
+func newClusterAt(t *testing.T, root string, names ...string) *cluster {
+	t.Helper()
 	base := memory.New(memory.Options{})
 	c := &cluster{t: t, store: &countingStore{Store: base}, inner: &countingStore{Store: base}, nodes: map[string]*node.Node{}, dirs: map[string]string{}, ports: map[string]int{},
-		zones: map[string]string{}}
+		zones: map[string]string{}, root: root}
 	for _, n := range names {
 		c.start(n)
 	}
@@ -87,7 +93,7 @@ func (c *cluster) start(name string) {
 	if c.dirs[name] == "" {
 		c.dirs[name] = c.t.TempDir()
 	}
-	n, err := node.Start(c.t.Context(), node.Config{Dir: c.dirs[name], Node: protocol.NodeID(name), Zone: c.zones[name], Store: c.inner,
+	n, err := node.Start(c.t.Context(), node.Config{Dir: c.dirs[name], Node: protocol.NodeID(name), Zone: c.zones[name], Store: c.inner, Root: c.root,
 		Listen: fmt.Sprintf("127.0.0.1:%d", c.ports[name]), SegmentBytes: 32 << 20, FlushGrace: 100 * time.Millisecond, Log: testLog(c.t)})
 	if err != nil {
 		c.t.Fatalf("start node %s: %v", name, err)

@@ -15,7 +15,11 @@ import (
 	"github.com/btrlog/btrlog/internal/wire"
 )
 
-const messagePath = "/btrlog/v1/message"
+// Paths of a node's HTTP port.
+const (
+	messagePath  = "/btrlog/v1/message"
+	identityPath = "/btrlog/v1/identity"
+)
 
 // Bounds of what waits for HTTP per log and node (P15). Past them a message is dropped like a datagram; the protocol's
 // timers send it again.

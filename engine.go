@@ -73,6 +73,8 @@ type timer struct {
 	at    protocol.Time
 	index int // in the heap; −1: not in it
 	owner endpoint
+
+	touched bool // it is in packetState.touched; the thread's own
 }
 
 func newTimer(e endpoint) timer { return timer{index: -1, owner: e} }
@@ -189,6 +191,7 @@ func (c *Client) thread() {
 			c.receive(now, packets[i].Data)
 		}
 		for _, e := range c.packet.touched {
+			e.timer().touched = false
 			e.settle(now)
 		}
 		clear(c.packet.touched)
@@ -239,7 +242,8 @@ func (c *Client) receive(now protocol.Time, data []byte) {
 			}
 		}
 		for _, e := range targets {
-			if !slices.Contains(p.touched, e) {
+			if t := e.timer(); !t.touched {
+				t.touched = true
 				p.touched = append(p.touched, e)
 			}
 		}

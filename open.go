@@ -199,6 +199,7 @@ type openCall struct {
 	members  protocol.Ensemble // all that take part
 	answered map[protocol.Incarnation]bool
 	tries    map[openKey]int
+	released bool // nobody waits for it any more: it must send nothing
 }
 
 type openPeer struct {
@@ -335,6 +336,9 @@ func (call *openCall) explain(ctx context.Context, err error) error {
 }
 
 func (call *openCall) release() {
+	call.mu.Lock()
+	call.released = true
+	call.mu.Unlock()
 	call.c.routes.remove(call.id, call)
 	call.c.timers.drop(&call.t)
 	call.cancel()
@@ -390,6 +394,10 @@ func (call *openCall) tick(now protocol.Time) {
 // settle sends what the opener wants sent, arms its timer, and tells drive.
 func (call *openCall) settle(now protocol.Time) {
 	call.mu.Lock()
+	if call.released {
+		call.mu.Unlock()
+		return
+	}
 	call.sends = call.o.Sends(call.sends[:0])
 	if i := call.o.PendingInstall(); i != nil {
 		call.install = i
@@ -402,11 +410,11 @@ func (call *openCall) settle(now protocol.Time) {
 		job = call.post(job, s)
 	}
 	clear(call.sends)
-	call.mu.Unlock()
-	call.c.transmit(job)
 	if !over {
 		call.c.arm(call, next)
 	}
+	call.mu.Unlock()
+	call.c.transmit(job)
 	if wake {
 		select {
 		case call.notify <- struct{}{}:

@@ -150,7 +150,7 @@ func (c *cluster) lose(t *testing.T, x btrlog.LSN) {
 }
 
 func TestConnectByNodesAlone(t *testing.T) {
-	c := newCluster(t, "n1", "n2", "n3")
+	c := newClusterAt(t, "some/root", "n1", "n2", "n3")
 	var addresses []string
 	for _, n := range c.nodes {
 		addresses = append(addresses, n.Address())

@@ -219,16 +219,20 @@ func (r *Reader) Follow(ctx context.Context, from LSN) iter.Seq2[Record, error] 
 		for ctx.Err() == nil {
 			at := next
 			next, err = r.produce(ctx, op, next, protocol.MaxLSN, out)
-			switch {
-			case err != nil && ctx.Err() == nil && isUnavailable(err):
-				p.outage(ctx, err)
-			case err != nil:
-				return err
-			default:
-				if next > at {
-					p.news()
+			if err != nil {
+				if ctx.Err() != nil || !isUnavailable(err) {
+					return err
 				}
-				if err := p.wait(ctx, op, &next, out); err != nil {
+				p.outage(ctx, err)
+				continue
+			}
+			if next > at {
+				p.news()
+			}
+			// As long as the one node has news it is asked alone.
+			for before := next - 1; before < next; {
+				before = next
+				if next, err = p.wait(ctx, next, out); err != nil {
 					return err
 				}
 			}
@@ -269,8 +273,9 @@ func (p *pollState) outage(ctx context.Context, err error) {
 	_ = sleep(ctx, maxPoll) // the caller looks at ctx
 }
 
-// wait asks one node for what comes at or above next, and lets it hold the question until there is something.
-func (p *pollState) wait(ctx context.Context, op string, next *protocol.LSN, out func([]Record) bool) error {
+// wait asks one node for what comes at or above next, lets it hold the question until there is something, and returns the
+// next LSN then.
+func (p *pollState) wait(ctx context.Context, next protocol.LSN, out func([]Record) bool) (protocol.LSN, error) {
 	r := p.r
 	r.mu.Lock()
 	stale := time.Since(r.read) > recordEvery || r.m.NeedsRecord()
@@ -283,28 +288,27 @@ func (p *pollState) wait(ctx context.Context, op string, next *protocol.LSN, out
 		switch {
 		case err != nil && isUnavailable(err):
 			p.outage(ctx, err)
-			return nil
+			return next, nil
 		case err != nil:
-			return err
+			return next, err
 		}
 		if v = r.view(); len(v.Ensemble) == 0 {
-			_ = sleep(ctx, maxPoll)
-			return nil
+			_ = sleep(ctx, maxPoll) // the caller looks at ctx
+			return next, nil
 		}
 	}
 	i := r.preferred(len(v.Ensemble))
 	begin := time.Now()
-	reply := r.ask(ctx, v.Ensemble, i, protocol.Read{Log: r.id, From: *next, To: *next + chunkRecords - 1, MaxBytes: chunkBytes, WaitAbove: *next - 1}, holdTimeout)
+	reply := r.ask(ctx, v.Ensemble, i, protocol.Read{Log: r.id, From: next, To: next + chunkRecords - 1, MaxBytes: chunkBytes, WaitAbove: next - 1}, holdTimeout)
 	replies := make([]*protocol.ReadReply, len(v.Ensemble))
-	f, ok := r.take(reply, *next, nil, replies, i)
+	f, ok := r.take(reply, next, nil, replies, i)
 	if ok && len(f.records) > 0 {
 		p.news()
 		if !out(records(f.records)) {
-			return context.Cause(ctx)
+			return next, context.Cause(ctx)
 		}
 		r.hotRecords.Add(uint64(len(f.records)))
-		*next += protocol.LSN(len(f.records))
-		return nil
+		return next + protocol.LSN(len(f.records)), nil
 	}
 	if !ok && reply == nil {
 		r.setPreferred(i + 1)
@@ -314,5 +318,5 @@ func (p *pollState) wait(ctx context.Context, op string, next *protocol.LSN, out
 		_ = sleep(ctx, p.pause)
 		p.pause = min(2*p.pause, maxPoll)
 	}
-	return nil
+	return next, nil
 }

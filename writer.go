@@ -7,6 +7,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
@@ -443,8 +444,10 @@ func (w *Writer) checkRecord() {
 		log, err := w.c.cat.Load(ctx, w.name)
 		cancel()
 		if isUnavailable(err) && err != nil {
+			// A network without metadata must not end a writer that still commits.
 			w.c.log.Warn("btrlog: a node refused this writer and the log's record cannot be read", "log", w.name, "error", err)
-			continue // Load has paused; a network without metadata must not end a writer that still commits
+			_ = sleep(w.ctx, time.Duration(min(try, 20))*100*time.Millisecond) // the loop looks at ctx
+			continue
 		}
 		w.mu.Lock()
 		w.checking = false
