@@ -173,12 +173,15 @@ func NextHeld(x LSN, replies []*ReadReply) LSN {
 }
 
 // Highest returns the highest LSN that any answer names: a committed LSN is on Qw members, so Qr answers name it or have it
-// below their watermark.
+// below their watermark, or call it damaged: that names it too.
 func (m *Merge) Highest(replies []*ReadReply) LSN {
 	top := m.Known()
 	for _, r := range replies {
 		if r != nil {
 			top = max(top, r.Highest, r.CLSN, r.ArchivedThrough)
+			for _, d := range r.Damaged {
+				top = max(top, d.To)
+			}
 		}
 	}
 	return top

@@ -309,7 +309,11 @@ func TestTailDoesNotCountDamageAsAbsent(t *testing.T) {
 	if m.Observe(r) != 1 {
 		t.Fatal("the answer is not b's")
 	}
-	if tail, decided, _ := m.Tail(1, []*ReadReply{nil, r}); decided {
+	replies := []*ReadReply{nil, r}
+	if got := m.Highest(replies); got != 1 {
+		t.Errorf("highest is %d: the damaged LSN 1 is left out", got)
+	}
+	if tail, decided, _ := m.Tail(1, replies); decided {
 		t.Errorf("tail %d is decided by a damaged copy; LSN 1 is committed", tail)
 	}
 }

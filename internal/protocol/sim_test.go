@@ -182,7 +182,11 @@ func (s *sim) stepNet() {
 			s.crashes--
 			s.say("crash %s before its commit", p.to)
 		}
-		s.deliver(p, crash)
+		if n := s.node(p.to); n != nil && n.shard != nil && s.rng.IntN(4) == 0 {
+			s.deliverBatch(n, p, crash)
+		} else {
+			s.deliver(p, crash)
+		}
 		// What may change what a node serves is looked at at once: the wrong record is often there for a moment only.
 		n := s.node(p.to)
 		switch p.msg.(type) {
@@ -195,6 +199,23 @@ func (s *sim) stepNet() {
 	if len(s.net) > 400 {
 		s.net = s.net[len(s.net)-400:]
 	}
+}
+
+// deliverBatch gives a node several requests in one batch: one commit for all of them, or none.
+func (s *sim) deliverBatch(n *wnode, p *packet, crash bool) {
+	batch := []*packet{p}
+	s.remove(p)
+	for _, q := range append([]*packet(nil), s.net...) {
+		if q.to == n.name && s.blocked[q.to] != q.from && s.rng.IntN(2) == 0 && len(batch) < 6 {
+			s.say("  with %s", q)
+			s.remove(q)
+			batch = append(batch, q)
+		}
+	}
+	if s.rng.IntN(2) == 0 {
+		s.rng.Shuffle(len(batch), func(i, j int) { batch[i], batch[j] = batch[j], batch[i] })
+	}
+	s.world.step(n, crash, batch...)
 }
 
 func (s *sim) step() {
