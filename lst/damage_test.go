@@ -12,7 +12,7 @@ import (
 	"github.com/btrlog/btrlog/lst/vfs"
 )
 
-var damageStride = flag.Int("lst.stride", 97, "damage test: flip and cut at every n-th byte; 1 is all of them")
+var damageStride = flag.Int("lst.stride", 199, "damage test: flip and cut at every n-th byte; 1 is all of them")
 
 // smallStore is a store that holds every kind of frame, with the model after
 // every batch. Batch k puts step=k.

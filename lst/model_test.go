@@ -16,7 +16,7 @@ import (
 
 var (
 	modelSeed  = flag.Uint64("lst.seed", 0, "run the model test with this seed only")
-	modelSeeds = flag.Int("lst.seeds", 40, "seeds of the model test")
+	modelSeeds = flag.Int("lst.seeds", 25, "seeds of the model test")
 	modelSteps = flag.Int("lst.steps", 400, "steps of the model test per seed")
 )
 
