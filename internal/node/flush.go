@@ -25,8 +25,7 @@ import (
 const (
 	// flushTimeout bounds one plan's work on the object store.
 	flushTimeout = 2 * time.Minute
-	// patience is after how many graces a stretch is written although it is not complete, when its log has gone on behind it:
-	// no node may hold the whole segment, and then the union of what they hold closes it (A2).
+	// patience is after how many graces a node whose lowest record is not the next to be archived looks what the store has.
 	patience = 5
 	// Pauses after failures: the first, doubled each time up to the last.
 	firstPause = protocol.Time(time.Second)
@@ -50,7 +49,6 @@ type planned struct {
 	round    uint64        // of the last tick that saw it
 	seen     protocol.Time // when it was first seen
 	complete protocol.Time // when it was first seen complete; 0: not yet
-	behind   protocol.Time // when its log was first seen to have gone on behind it; 0: not yet
 	next     protocol.Time // not before
 	failures int
 	outage   bool // the last failure was the store's silence, and ends with it
@@ -126,9 +124,6 @@ func (t *thread) planLog(now protocol.Time) {
 		if s.Complete && e.complete == 0 {
 			e.complete = now
 		}
-		if i < len(p.segs)-1 && e.behind == 0 {
-			e.behind = now
-		}
 		plan := *s
 		if !s.Complete || len(e.objects) > 0 {
 			plan.Rank = max(plan.Rank, 1) // another node may hold more of the segment, or this was done: look before writing
@@ -136,8 +131,7 @@ func (t *thread) planLog(now protocol.Time) {
 		wait := grace * protocol.Time(s.Rank)
 		due := s.Complete && now >= e.complete+wait ||
 			// A live writer cuts an aged segment itself, and then it is complete; the extra grace is its head start.
-			s.FlushAge > 0 && s.Age >= s.FlushAge+grace+wait ||
-			e.behind != 0 && now >= e.behind+patience*grace+wait
+			s.FlushAge > 0 && s.Age >= s.FlushAge+grace+wait
 		if due {
 			t.dispatch(now, e, job{t: t, key: planKey{s.Log, s.Label, s.SegStart, s.First}, seg: plan, view: t.core.View()})
 		}

@@ -39,6 +39,7 @@ type Core struct {
 	machine *protocol.Shard
 	out     protocol.Out
 	batch   lst.Batch
+	early   lst.Batch // state values that do not fit into batch
 	key     []byte
 	value   []byte
 	pieces  map[protocol.LogID]int // number of pieces of state values that have more than one
@@ -285,8 +286,10 @@ func (c *Core) Commit(now protocol.Time) (Answers, error) {
 	}
 	c.begin()
 	c.machine.Finish(&c.out)
-	c.addStates()
 	c.handed = true
+	if err := c.addStates(); err != nil {
+		return Answers{}, c.failed(now, err)
+	}
 	if c.batch.Len() > 0 {
 		durability := lst.Acknowledged
 		if c.out.NeedForce {
@@ -319,33 +322,64 @@ func (c *Core) failed(now protocol.Time, err error) error {
 	return c.err
 }
 
-// maxPieceBytes is the size of a piece of a state value: the store's limit for values.
-const maxPieceBytes = 32 << 10
+const (
+	// maxPieceBytes is the size of a piece of a state value: the store's limit for values.
+	maxPieceBytes = 32 << 10
+	// maxStateBytes bounds the state values of one store commit, so that it fits into a file of the store whatever the logs'
+	// histories are.
+	maxStateBytes = 4 << 20
+)
 
-// addStates adds the state values that Finish asked for. The first piece begins with the number of pieces, so that a state
-// that shrank never takes an older one's rest for its own.
-func (c *Core) addStates() {
+// addStates adds the state values that Finish asked for. When they are too many for one commit they are committed before the
+// rest of the batch. A crash between leaves states that are ahead of their records, of which none was acknowledged, and of
+// their trims, which restore makes up for. The other way round, records could be dropped whose archiving is not on
+// record (H5).
+func (c *Core) addStates() error {
+	total := 0
 	for _, s := range c.out.State {
-		rest := s.Value
-		first := rest[:min(len(rest), maxPieceBytes-2)]
-		rest = rest[len(first):]
-		pieces := 1 + (len(rest)+maxPieceBytes-1)/maxPieceBytes
-		c.value = binary.BigEndian.AppendUint16(c.value[:0], uint16(pieces))
-		c.value = append(c.value, first...)
-		c.batch.Put(c.stateKey(s.Log, 0), c.value)
-		for i := 1; i < pieces; i++ {
-			n := min(len(rest), maxPieceBytes)
-			c.batch.Put(c.stateKey(s.Log, i), rest[:n])
-			rest = rest[n:]
+		total += len(s.Value)
+	}
+	if total <= maxStateBytes {
+		for _, s := range c.out.State {
+			c.addState(&c.batch, s)
 		}
-		for i := pieces; i < c.pieces[s.Log]; i++ {
-			c.batch.Delete(c.stateKey(s.Log, i))
+		return nil
+	}
+	c.early.Reset()
+	for i, s := range c.out.State {
+		c.addState(&c.early, s)
+		if c.early.Bytes() >= maxStateBytes || i == len(c.out.State)-1 {
+			if _, err := c.store.Commit(&c.early, lst.Forced); err != nil {
+				return err
+			}
+			c.early.Reset()
 		}
-		if pieces > 1 {
-			c.pieces[s.Log] = pieces
-		} else {
-			delete(c.pieces, s.Log)
-		}
+	}
+	return nil
+}
+
+// addState adds one state value. Its first piece begins with the number of pieces, so that a state that shrank never takes an
+// older one's rest for its own.
+func (c *Core) addState(b *lst.Batch, s protocol.StateWrite) {
+	rest := s.Value
+	first := rest[:min(len(rest), maxPieceBytes-2)]
+	rest = rest[len(first):]
+	pieces := 1 + (len(rest)+maxPieceBytes-1)/maxPieceBytes
+	c.value = binary.BigEndian.AppendUint16(c.value[:0], uint16(pieces))
+	c.value = append(c.value, first...)
+	b.Put(c.stateKey(s.Log, 0), c.value)
+	for i := 1; i < pieces; i++ {
+		n := min(len(rest), maxPieceBytes)
+		b.Put(c.stateKey(s.Log, i), rest[:n])
+		rest = rest[n:]
+	}
+	for i := pieces; i < c.pieces[s.Log]; i++ {
+		b.Delete(c.stateKey(s.Log, i))
+	}
+	if pieces > 1 {
+		c.pieces[s.Log] = pieces
+	} else {
+		delete(c.pieces, s.Log)
 	}
 }
 

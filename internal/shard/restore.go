@@ -134,10 +134,7 @@ func restoreStream(v lst.View, m *protocol.Shard, id lst.StreamID, now protocol.
 		for at := e.From; at < e.To; {
 			it := v.Range(id, at, e.To)
 			for it.Next() {
-				lsn := protocol.LSN(it.Seq())
-				if _, err := protocol.DecodeStored(lsn, label, it.Value()); err != nil {
-					d.add(lsn)
-				} else if err := m.RestoreRecord(log, label, lsn, it.Value(), now); err != nil {
+				if err := m.RestoreRecord(log, label, protocol.LSN(it.Seq()), it.Value(), now); err != nil {
 					return err
 				}
 				at = it.Seq() + 1

@@ -117,6 +117,45 @@ func TestDamagedRecordIsUnknown(t *testing.T) {
 	}
 }
 
+// So many states at once that they do not fit into one commit, and with them a record.
+func TestStatesOfABatchMayBeLarge(t *testing.T) {
+	disk := vfs.NewMem(vfs.MemOptions{Seed: 16})
+	opt := options(disk, lst.Direct)
+	opt.SegmentBytes = 12 << 20
+	c, _, err := Open(testDir, opt, testInc, protocol.Rules{}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var history protocol.History
+	for i := range 20_000 { // 320 kB
+		history = append(history, protocol.HistoryEntry{Epoch: protocol.Epoch(i + 1), Start: protocol.LSN(i + 1)})
+	}
+	const logs = 60
+	for log := protocol.LogID(1); log <= logs; log++ {
+		w := newWriter(log)
+		w.hist = history
+		c.Step(1, 5, w.activate(20_001, 20_001))
+		c.Step(1, 5, w.append(1, 100))
+	}
+	a := commit(t, c)
+	if len(a.Acks) != 2*logs {
+		t.Fatalf("%d acknowledgements", len(a.Acks))
+	}
+	disk = disk.Crash()
+	opt.FS = disk
+	if c, _, err = Open(testDir, opt, testInc, protocol.Rules{}, 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range c.Logs() {
+		if st.Activated != 20_001 || st.Highest != 20_001 {
+			t.Fatalf("status after a crash: %+v", st)
+		}
+	}
+	if n := len(c.Logs()); n != logs {
+		t.Fatalf("%d logs", n)
+	}
+}
+
 func TestDamageListJoinsWhatIsTooMuch(t *testing.T) {
 	m := protocol.NewShard(testInc, protocol.Rules{})
 	var out protocol.Out
@@ -260,6 +299,35 @@ func TestOrderWithinABatch(t *testing.T) {
 		}
 		if _, ok := c.View().Stat(streamID(testLog, 2)); ok {
 			t.Fatal("label 2 was voided and is still in the store")
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		c = open(t, disk, lst.Direct)
+	}
+}
+
+// An activation empties a label, and in the same batch a copy comes back under it.
+func TestCopyBehindAnEmptiedLabel(t *testing.T) {
+	disk := vfs.NewMem(vfs.MemOptions{Seed: 17})
+	c := open(t, disk, lst.Direct)
+	w := start(t, c)
+	var as []*protocol.Append
+	for range 8 {
+		as = append(as, w.append(1, 60))
+	}
+	do(t, c, as[4], as[5], as[6], as[7]) // 5 to 8
+	w2 := newWriter(testLog)
+	w2.hist = w.hist
+	c.Step(1, 5, w2.activate(2, 5)) // voids them all
+	c.Step(1, 5, w2.open(3))
+	as[2].Kind, as[2].Epoch = protocol.AppendCopy, 3
+	c.Step(1, 5, as[2]) // 3 at label 1
+	wantAck(t, commit(t, c), protocol.StatusOK)
+	for range 2 {
+		got := read(t, c, testLog, 1, 10, 1<<20)
+		if len(got.Records) != 1 || got.Records[0].LSN != 3 || got.Records[0].Label != 1 || len(got.Damaged) != 0 {
+			t.Fatalf("records %+v, damaged %v", got.Records, got.Damaged)
 		}
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
