@@ -344,6 +344,24 @@ func TestNewRefusesBadURLs(t *testing.T) {
 	}
 }
 
+// A store's URL names one node.
+func TestOpenByURL(t *testing.T) {
+	srv := serve(t, Handler(memory.New(memory.Options{}), "", HandlerOptions{}), true)
+	s, err := objstore.Open(t.Context(), srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Put(t.Context(), "k", []byte("v"), nil, objstore.IfAbsent()); err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range []string{"http://user:secret@h:1", "https://h:1?x=y"} {
+		if _, err := objstore.Open(t.Context(), u); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("Open(%q): %v", u, err)
+		}
+	}
+}
+
 // Listings with arguments longer than any key need no request that long.
 func TestListWithLongArguments(t *testing.T) {
 	m := memory.New(memory.Options{})

@@ -1,0 +1,97 @@
+# What is built here needs Go, git and make; the race detector of "make test" needs a C compiler too. Nothing else is
+# downloaded than the modules of go.sum.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+FUZZTIME ?= 10m
+SEEDS ?= 200
+FROM ?= 1
+
+# The caches of go lie below HOME. Where there is none to write to, they go below .cache.
+ifneq ($(shell mkdir -p "$$HOME" 2>/dev/null && test -w "$$HOME" && echo ok),ok)
+export HOME := $(CURDIR)/.cache/home
+endif
+
+# In a checkout that git refuses to read (another owner, no history) the binary carries no revision.
+ifneq ($(shell git rev-parse HEAD >/dev/null 2>&1 && echo ok),ok)
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+endif
+
+STAGE := .ci/stage
+
+.PHONY: help
+help: ## List the targets
+	@echo 'make build                 bin/btrlog, one static binary'
+	@echo 'make test                  formatting, vet, lint, all tests under the race detector, $(SEEDS) simulator seeds'
+	@echo 'make demo                  three nodes, a writer that dies, a second that takes over, every byte compared'
+	@echo 'make fuzz FUZZTIME=10m     every fuzz target, one after another, so long each'
+	@echo 'make clean                 remove bin and .cache'
+	@echo
+	@echo 'Stages of make test, each runs alone too: check-fmt check-vet check-lint check-race check-sim'
+	@echo 'More seeds: make check-sim SEEDS=10000 FROM=1'
+
+.PHONY: build
+build: ## bin/btrlog, one static binary
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -o bin/btrlog ./cmd/btrlog
+
+# The cheap stages run first. The limits, in seconds, name a stage that hangs; a run on two cores with empty caches
+# takes less than ten minutes in all.
+.PHONY: test
+test: ## All checks
+	@rm -f .cache/stages
+	@$(STAGE) fmt 60 $(MAKE) check-fmt
+	@$(STAGE) build 300 $(MAKE) build
+	@$(STAGE) vet 300 $(MAKE) check-vet
+	@$(STAGE) lint 120 $(MAKE) check-lint
+	@$(STAGE) race 540 $(MAKE) check-race
+	@$(STAGE) sim 240 $(MAKE) check-sim
+	@$(STAGE)
+
+.PHONY: check-fmt
+check-fmt:
+	@gofmt=$$(go env GOROOT)/bin/gofmt; [ -x "$$gofmt" ] || gofmt=gofmt; \
+	bad=$$(find . \( -path ./.cache -o -path ./.git -o -path ./bin \) -prune -o -name '*.go' -print0 | xargs -0 "$$gofmt" -l); \
+	if [ -n "$$bad" ]; then echo "not formatted, run gofmt -w on:"; echo "$$bad"; exit 1; fi
+
+.PHONY: check-vet
+check-vet:
+	@go vet ./...
+
+# The lint reads the whole tree and asks go list: its result is not to be taken from the test cache.
+.PHONY: check-lint
+check-lint:
+	@go test -count=1 -timeout 100s ./internal/lint
+
+# vet has run already. Two packages at a time, for two cores; every package has its own time limit.
+.PHONY: check-race
+check-race:
+	@CGO_ENABLED=1 go test -race -vet=off -p 2 -timeout 300s $$(go list ./... | grep -v '/internal/lint$$')
+
+.PHONY: check-sim
+check-sim: build
+	@bin/btrlog sim run --seeds $(SEEDS) --from $(FROM)
+
+.PHONY: demo
+demo: build ## The story of the README on this machine
+	go run ./demo
+
+# grep finds the targets, so that a new one is never forgotten. Modules of their own below this one bring their own.
+.PHONY: fuzz
+fuzz: ## Every fuzz target
+	@found=0; \
+	while IFS=: read -r file _ line; do \
+		name=$$(sed -E 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/' <<<"$$line"); dir=$$(dirname "$$file"); found=$$((found+1)); \
+		echo "== $$name in $$dir for $(FUZZTIME)"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20s -timeout 0 "$$dir" </dev/null || { echo "FAILED: $$name in $$dir; the input is below $$dir/testdata/fuzz/$$name, keep it as a test"; exit 1; }; \
+	done < <(go list -f '{{.Dir}}' ./... | while read -r d; do grep -nH '^func Fuzz[A-Za-z0-9_]*(' "$$d"/*_test.go 2>/dev/null || true; done | sed "s|^$(CURDIR)/|./|"); \
+	[ "$$found" -gt 0 ] || { echo "no fuzz target found"; exit 1; }; \
+	echo "$$found fuzz targets, nothing found"
+
+.PHONY: clean
+clean: ## Remove what was built
+	@chmod -R u+w .cache 2>/dev/null || true
+	rm -rf bin .cache
