@@ -143,12 +143,14 @@ func (a *appender) append(ctx context.Context, rec []byte) error {
 
 // appendResult is what --json prints.
 type appendResult struct {
-	Log     string       `json:"log"`
-	Epoch   btrlog.Epoch `json:"epoch"`
-	Records int64        `json:"records"`
-	Bytes   int64        `json:"bytes"`
-	First   btrlog.LSN   `json:"first,omitempty"` // LSNs given out
-	Last    btrlog.LSN   `json:"last,omitempty"`
+	Log   string       `json:"log"`
+	Epoch btrlog.Epoch `json:"epoch"`
+	// Durability is what committed means for this log.
+	Durability btrlog.Durability `json:"durability"`
+	Records    int64             `json:"records"`
+	Bytes      int64             `json:"bytes"`
+	First      btrlog.LSN        `json:"first,omitempty"` // LSNs given out
+	Last       btrlog.LSN        `json:"last,omitempty"`
 	// Committed is true when all of them are. If not, CommittedTo is the last one that certainly is, and those behind it are unknown.
 	Committed   bool       `json:"committed"`
 	CommittedTo btrlog.LSN `json:"committed_to,omitempty"`
@@ -178,9 +180,9 @@ func (a *appender) finish(out io.Writer, asJSON bool, cause error) error {
 	done()
 
 	// Asked last: what is committed meanwhile is no longer unknown.
-	epoch, committed := a.w.Info().Epoch, min(a.w.Committed(), a.last)
+	info, committed := a.w.Info(), min(a.w.Committed(), a.last)
 	all := committed == a.last
-	res := appendResult{Log: a.log, Epoch: epoch, Records: a.records, Bytes: a.bytes, First: a.first, Last: a.last, Committed: all}
+	res := appendResult{Log: a.log, Epoch: info.Epoch, Durability: info.Durability, Records: a.records, Bytes: a.bytes, First: a.first, Last: a.last, Committed: all}
 	if committed >= a.first {
 		res.CommittedTo = committed
 	}
@@ -209,7 +211,15 @@ func (a *appender) outcome(committed btrlog.LSN) string {
 	if a.records == 0 {
 		return "0 records"
 	}
-	return fmt.Sprintf("%s, %s, committed", plural(a.records, "record"), lsnRange(a.first, committed))
+	return fmt.Sprintf("%s, %s, %s", plural(a.records, "record"), lsnRange(a.first, committed), a.committed())
+}
+
+// committed is the word for it, which must not promise more than the log's mode holds (P14).
+func (a *appender) committed() string {
+	if a.w.Info().Durability == btrlog.Memory {
+		return "committed in memory"
+	}
+	return "committed"
 }
 
 // statement says which records are in the log for certain, which are unknown, and that no others were written.
@@ -218,11 +228,11 @@ func (a *appender) statement(committed btrlog.LSN) string {
 	case a.records == 0:
 		return "nothing was appended"
 	case committed == a.last:
-		return "committed: " + lsnRange(a.first, a.last) + "; nothing else was appended"
+		return a.committed() + ": " + lsnRange(a.first, a.last) + "; nothing else was appended"
 	case committed < a.first:
 		return "outcome unknown: " + lsnRange(a.first, a.last) + "; nothing else was appended"
 	}
-	return "committed: " + lsnRange(a.first, committed) + "; outcome unknown: " + lsnRange(committed+1, a.last) + "; nothing else was appended"
+	return a.committed() + ": " + lsnRange(a.first, committed) + "; outcome unknown: " + lsnRange(committed+1, a.last) + "; nothing else was appended"
 }
 
 // said marks an error that tells the whole outcome, so that an interruption does not hide it.

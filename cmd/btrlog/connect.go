@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -79,7 +83,27 @@ func (c *connection) connect(ctx context.Context, cmd *cobra.Command) (*btrlog.C
 	if err != nil {
 		return nil, err
 	}
-	return btrlog.Connect(ctx, cfg)
+	if err := checkStoreExists(cfg.StoreURL); err != nil {
+		return nil, err
+	}
+	client, err := btrlog.Connect(ctx, cfg)
+	if len(cfg.Nodes) > 0 && errors.Is(err, btrlog.ErrUnavailable) {
+		err = &hinted{err, "is the cluster running? 'btrlog dev' starts one; --nodes or --store says where another is"}
+	}
+	return client, err
+}
+
+// checkStoreExists refuses the URL of a local directory that is not there. Opening it would make an empty store, and a mistyped path would
+// look like a cluster without logs.
+func checkStoreExists(rawURL string) error {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Scheme != "file" {
+		return nil // the store's own error is better
+	}
+	if _, err := os.Stat(u.Path); errors.Is(err, fs.ErrNotExist) {
+		return &hinted{fmt.Errorf("there is no object store in %s", u.Path), "is the path right? The first node of a cluster makes its store"}
+	}
+	return nil
 }
 
 // with runs f with a client, on the name that is the command's argument.

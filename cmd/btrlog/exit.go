@@ -136,8 +136,6 @@ func advice(err error) string {
 		switch {
 		case len(e.Missing) > 0:
 			return "start the missing nodes, then run the command again"
-		case silent && e.Op == "connect":
-			return "is the cluster running? 'btrlog dev' starts one; --nodes or --store says where another is"
 		case silent:
 			return "run the command again when the nodes and the object store answer"
 		}

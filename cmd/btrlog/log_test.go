@@ -250,6 +250,24 @@ func TestSlowProducer(t *testing.T) {
 	}
 }
 
+// What is committed in a log of memory durability is not on disk, and the command does not say less.
+func TestMemoryDurability(t *testing.T) {
+	name := "memory-" + t.Name()
+	if got := good(t, "", onShared(t, "create", "--durability", "memory", name)...); !strings.Contains(got, "durability memory\n") {
+		t.Errorf("create says %q", got)
+	}
+	if got := good(t, "a\n", onShared(t, "append", name)...); got != "appended 1 record, LSN 1, committed in memory\n" {
+		t.Errorf("append says %q", got)
+	}
+	if got := good(t, "b\n", onShared(t, "append", "--json", name)...); !strings.Contains(got, `"durability":"memory"`) {
+		t.Errorf("append --json says %q", got)
+	}
+	bad(t, run(t, "\x00", onShared(t, "append", "--length-prefixed", name)...), 1, "nothing was appended")
+	if got := good(t, "", onShared(t, "cat", name)...); got != "ab" {
+		t.Errorf("the log holds %q", got)
+	}
+}
+
 func tail(t *testing.T, name string) int {
 	t.Helper()
 	var d struct{ Tail int }

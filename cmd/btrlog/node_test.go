@@ -36,6 +36,7 @@ func storeURL(t *testing.T) string { return "file://" + filepath.Join(t.TempDir(
 
 // Three node processes: data, the loss of one, the loss of the quorum with a statement of what is certain, and back.
 func TestNodeProcesses(t *testing.T) {
+	t.Parallel()
 	dir, store := t.TempDir(), storeURL(t)
 	procs := make([]*process, 3)
 	addresses := make([]string, 3)
@@ -47,8 +48,9 @@ func TestNodeProcesses(t *testing.T) {
 		launch(i)
 	}
 	log := func(args ...string) []string {
-		return append([]string{"log", "--store", store, "--timeout", "3s"}, args...)
+		return append([]string{"log", "--store", store}, args...)
 	}
+	hasty := func(args ...string) []string { return append(log("--timeout", "3s"), args...) }
 	good(t, "", log("create", "--zones", "3", "orders")...)
 	good(t, "1\n2\n", log("append", "orders")...)
 
@@ -61,7 +63,7 @@ func TestNodeProcesses(t *testing.T) {
 	}
 
 	// A writer that loses its quorum in the middle.
-	cmd := command(context.Background(), log("append", "orders")...)
+	cmd := command(context.Background(), hasty("append", "orders")...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -81,12 +83,12 @@ func TestNodeProcesses(t *testing.T) {
 	}
 	in.Close()
 	bad(t, p.wait(), 1, `log "orders": unavailable`, "no answer from node-0, node-1", "committed: LSN 4; outcome unknown: LSN 5..6; nothing else was appended", "start the missing nodes")
-	res := run(t, "", log("info", "orders")...)
+	res := run(t, "", hasty("info", "orders")...)
 	bad(t, res, 1, "unavailable", "node-0", "node-1")
 	if !strings.Contains(res.out, "tail        unknown\n") || !strings.Contains(res.out, "nodes       node-0@z0, node-1@z1, node-2@z2\n") {
 		t.Errorf("info without a quorum:\n%s", res.out)
 	}
-	bad(t, run(t, "lost\n", log("append", "orders")...), 1, "unavailable", "node-0", "node-1", "start the missing nodes")
+	bad(t, run(t, "lost\n", hasty("append", "orders")...), 1, "unavailable", "node-0", "node-1", "start the missing nodes")
 
 	launch(0)
 	launch(1)
@@ -102,6 +104,7 @@ func TestNodeProcesses(t *testing.T) {
 }
 
 func TestNodeRefusals(t *testing.T) {
+	t.Parallel()
 	dir, store := t.TempDir(), storeURL(t)
 	mine := filepath.Join(dir, "mine")
 	p, address := nodeProcess(t, "mine", mine, store)

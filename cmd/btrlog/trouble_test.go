@@ -127,6 +127,11 @@ func TestWhereTheClusterIs(t *testing.T) {
 	bad(t, runEnv(t, []string{"BTRLOG_NODES=here"}, "", "log", "list"), 2, `address "here"`)
 	bad(t, run(t, "", "log", "--nodes", closed, "--timeout", "2s", "list"), 1, "connect: unavailable", closed, "connection refused", "is the cluster running? 'btrlog dev' starts one")
 	bad(t, run(t, "", "log", "--store", "s9://bucket", "list"), 1, `no backend for scheme "s9"`)
+	typo := filepath.Join(t.TempDir(), "typo")
+	bad(t, run(t, "", "log", "--store", "file://"+typo, "list"), 1, "there is no object store in "+typo)
+	if _, err := os.Stat(typo); !os.IsNotExist(err) {
+		t.Errorf("a mistyped store was made: %v", err)
+	}
 	bad(t, run(t, "", "log", "--store", "file:///dev/null/store", "list"), 1, "/dev/null")
 }
 
@@ -142,6 +147,7 @@ func closedPort(t *testing.T) string {
 }
 
 func TestRestartKeepsData(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "dev")
 	c := mustCluster(t, dir, "--nodes", "1")
 	nodes := c.nodes()
@@ -184,6 +190,7 @@ func TestRestartKeepsData(t *testing.T) {
 }
 
 func TestDevRefusals(t *testing.T) {
+	t.Parallel()
 	foreign := t.TempDir()
 	if err := os.WriteFile(filepath.Join(foreign, "thesis.txt"), nil, 0o600); err != nil {
 		t.Fatal(err)
