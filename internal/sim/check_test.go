@@ -1,0 +1,89 @@
+package sim
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/btrlog/btrlog/internal/protocol"
+)
+
+// story is a history told to the checker; broken is the rule that it must name, empty for none.
+type story struct {
+	name   string
+	tell   func(c *checker)
+	broken string
+}
+
+const storyLog protocol.LogID = 7
+
+func one(id uint64) []byte { return makePayload(id, 0, 1, 40) }
+
+// TestChecker plants bad histories: a checker that cannot fail is none.
+func TestChecker(t *testing.T) {
+	gave := func(c *checker, e protocol.Epoch, lsn protocol.LSN, id uint64) { c.gave(storyLog, e, lsn, one(id)) }
+	acked := func(c *checker, e protocol.Epoch, lsn protocol.LSN, id uint64) {
+		c.acked(storyLog, e, lsn, one(id), "w")
+	}
+	stories := []story{
+		{"good", func(c *checker) {
+			c.opened(storyLog, 1, 1, 0, "w")
+			gave(c, 1, 1, 1)
+			gave(c, 1, 2, 2)
+			acked(c, 1, 1, 1)
+			c.read(storyLog, 1, one(1), "r")
+			c.opened(storyLog, 2, 2, 2, "v")
+			c.read(storyLog, 2, one(2), "r")
+			acked(c, 1, 2, 2) // late, and true
+			c.tailRead(storyLog, 2, 2, 2, "r")
+			c.final(storyLog, 2, map[protocol.LSN][]byte{1: one(1), 2: one(2)}, "a")
+		}, ""},
+		{"other bytes", func(c *checker) {
+			gave(c, 1, 1, 1)
+			gave(c, 2, 1, 2)
+			acked(c, 1, 1, 1)
+			c.read(storyLog, 1, one(2), "r")
+		}, "S1"},
+		{"two contents acknowledged", func(c *checker) { acked(c, 1, 1, 1); acked(c, 2, 1, 2) }, "S2"},
+		{"open below an acknowledged record", func(c *checker) { acked(c, 1, 1, 1); acked(c, 1, 2, 2); c.opened(storyLog, 2, 2, 1, "v") }, "S1"},
+		{"open below an older one", func(c *checker) { c.opened(storyLog, 1, 1, 5, "w"); c.opened(storyLog, 2, 5, 4, "v") }, "S3"},
+		{"epoch opened twice", func(c *checker) { c.opened(storyLog, 2, 1, 0, "w"); c.opened(storyLog, 2, 1, 0, "v") }, "S5"},
+		{"acknowledged behind a newer epoch", func(c *checker) {
+			c.opened(storyLog, 1, 1, 0, "w")
+			c.opened(storyLog, 2, 1, 0, "v")
+			acked(c, 1, 1, 1)
+		}, "S5"},
+		{"forged", func(c *checker) { gave(c, 1, 1, 1); c.read(storyLog, 1, one(9), "r") }, "S4"},
+		{"two readers differ", func(c *checker) {
+			gave(c, 1, 1, 1)
+			gave(c, 2, 1, 2)
+			c.read(storyLog, 1, one(1), "r")
+			c.read(storyLog, 1, one(2), "s")
+		}, "S4"},
+		{"read, then gone", func(c *checker) { gave(c, 1, 1, 1); c.read(storyLog, 1, one(1), "r"); c.opened(storyLog, 2, 1, 0, "v") }, "S1"},
+		{"stale tail", func(c *checker) { c.tailRead(storyLog, 1, 5, 4, "r") }, "S4"},
+		{"tail, then gone", func(c *checker) { c.tailRead(storyLog, 1, 5, 6, "r"); c.opened(storyLog, 2, 6, 5, "v") }, "S4"},
+		{"missing at the end", func(c *checker) {
+			gave(c, 1, 2, 2)
+			acked(c, 1, 1, 1)
+			c.final(storyLog, 2, map[protocol.LSN][]byte{2: one(2)}, "a")
+		}, "S6"},
+		{"short at the end", func(c *checker) { acked(c, 1, 1, 1); c.final(storyLog, 0, nil, "a") }, "S6"},
+		{"half a batch", func(c *checker) {
+			a, b := makePayload(5, 0, 2, 40), makePayload(5, 1, 2, 40)
+			c.gave(storyLog, 1, 1, a)
+			c.gave(storyLog, 1, 2, b)
+			c.final(storyLog, 1, map[protocol.LSN][]byte{1: a}, "a")
+		}, "S1"},
+	}
+	for _, s := range stories {
+		var broken []string
+		c := newChecker(&counters{}, func(rule, format string, args ...any) {
+			broken = append(broken, rule)
+			t.Logf("%s: %s: %s", s.name, rule, fmt.Sprintf(format, args...))
+		})
+		s.tell(c)
+		if s.broken == "" && len(broken) > 0 || s.broken != "" && (len(broken) == 0 || broken[0] != s.broken) {
+			t.Errorf("%s: found %v, want %q", s.name, broken, s.broken)
+		}
+	}
+}
