@@ -75,6 +75,7 @@ type contact struct {
 	target   bool
 	reply    *OpenReply // its answer to Open at our epoch
 	active   bool       // it acknowledged Activate
+	acks     int        // units that it holds
 	refused  Status
 }
 
@@ -101,6 +102,11 @@ type Opener struct {
 	fetched  []Record   // [R, T] so far, payloads owned
 	copyAt   LSN        // next LSN below R to be copied
 	units    []unit     // repair messages
+	unitAt   map[unitKey]int
+	undone   int // units that fewer than Qw targets hold
+	sentTo   int // units[:sentTo] are sent
+	kept     int // copies whose bytes are kept
+	freeAt   int // the bytes of the copies in units[:freeAt] are freed
 	segStart LSN
 	segOff   uint64
 	copied   int
@@ -132,6 +138,15 @@ type unit struct {
 	block    []byte // nil once freed
 	sent     bool   // it takes no more records
 	acked    map[Incarnation]bool
+	holders  int // targets among acked
+}
+
+// unitKey finds the unit of an acknowledgement: a tail of two segments is ten thousands of units, and none of what is done
+// for each acknowledgement may look at all of them.
+type unitKey struct {
+	kind  AppendKind
+	label Epoch
+	first LSN
 }
 
 // NewOpener prepares an open.
@@ -155,7 +170,7 @@ func NewOpener(cfg OpenerConfig) (*Opener, error) {
 	for _, m := range cfg.Target {
 		cfg.Settings.Peers = append(cfg.Settings.Peers, m.Incarnation)
 	}
-	o := &Opener{cfg: cfg, rto: initialRTO}
+	o := &Opener{cfg: cfg, rto: initialRTO, unitAt: map[unitKey]int{}}
 	for _, m := range cfg.Recorded {
 		o.contacts = append(o.contacts, contact{member: m, recorded: true, target: cfg.Target.Index(m.Incarnation) >= 0})
 	}

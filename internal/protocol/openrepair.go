@@ -218,7 +218,7 @@ func (o *Opener) planRepair() {
 	}
 	o.repaired = len(o.fetched)
 	if o.cfg.Rules.NoRepair {
-		o.units = nil
+		o.units, o.undone = nil, 0
 	}
 }
 
@@ -231,7 +231,12 @@ func (o *Opener) lastUnit() *unit {
 
 func (o *Opener) addUnit(u unit) *unit {
 	u.acked = map[Incarnation]bool{}
+	o.unitAt[unitKey{u.kind, u.label, u.first}] = len(o.units)
 	o.units = append(o.units, u)
+	o.undone++
+	if u.kind == AppendCopy {
+		o.kept++
+	}
 	return o.lastUnit()
 }
 
@@ -245,7 +250,7 @@ func (o *Opener) copyBelow() bool {
 		}
 	}
 	for o.copyAt <= o.b {
-		if o.fetching != nil || o.unitsInFlight() >= maxUnitsInFlight {
+		if o.fetching != nil || o.undone >= maxUnitsInFlight {
 			return false
 		}
 		label, ok := o.bestLabel(o.copyAt)
@@ -308,7 +313,7 @@ func (o *Opener) planCopy(rec Record) {
 		for i := range o.contacts {
 			c := &o.contacts[i]
 			if c.target && c.reply != nil {
-				u.acked[c.member.Incarnation] = true // until a record of the unit is found missing there, below
+				o.setAcked(u, c, true) // until a record of the unit is found missing there, below
 			}
 		}
 	}
@@ -316,7 +321,7 @@ func (o *Opener) planCopy(rec Record) {
 		c := &o.contacts[i]
 		if c.target && c.reply != nil {
 			if _, a := o.answer(c.reply, rec.LSN); a != Present {
-				delete(u.acked, c.member.Incarnation)
+				o.setAcked(u, c, false)
 			}
 		}
 	}
@@ -326,39 +331,47 @@ func (o *Opener) planCopy(rec Record) {
 	o.copyAt = rec.LSN + 1
 }
 
+// setAcked notes whether c holds all of u, and keeps the counts.
+func (o *Opener) setAcked(u *unit, c *contact, holds bool) {
+	if u.acked[c.member.Incarnation] == holds {
+		return
+	}
+	was := u.holders >= o.cfg.TargetQw
+	d := 1
+	if holds {
+		u.acked[c.member.Incarnation] = true
+	} else {
+		delete(u.acked, c.member.Incarnation)
+		d = -1
+	}
+	c.acks += d
+	if c.target {
+		u.holders += d
+	}
+	switch is := u.holders >= o.cfg.TargetQw; {
+	case is && !was:
+		o.undone--
+	case was && !is:
+		o.undone++
+	}
+}
+
 // freeUnits drops the bytes of copies that Qw nodes hold once too many are kept: a node too slow to have them then never
 // counts as full, which costs it its vote in this open and nothing else.
 func (o *Opener) freeUnits() {
-	kept := 0
-	for i := len(o.units) - 1; i >= 0; i-- {
+	for i := o.freeAt; i < len(o.units) && o.kept > maxUnitsHeld; i++ {
 		u := &o.units[i]
-		if u.kind != AppendCopy || u.block == nil {
-			continue
-		}
-		if kept++; kept > maxUnitsHeld && o.unitDone(u) {
+		if u.kind == AppendCopy && u.block != nil {
+			if u.holders < o.cfg.TargetQw {
+				continue
+			}
 			u.block = nil
+			o.kept--
+		}
+		if i == o.freeAt {
+			o.freeAt++
 		}
 	}
-}
-
-func (o *Opener) unitsInFlight() int {
-	n := 0
-	for i := range o.units {
-		if o.units[i].block != nil && !o.unitDone(&o.units[i]) {
-			n++
-		}
-	}
-	return n
-}
-
-func (o *Opener) unitDone(u *unit) bool {
-	n := 0
-	for i := range o.contacts {
-		if c := &o.contacts[i]; c.target && u.acked[c.member.Incarnation] {
-			n++
-		}
-	}
-	return n >= o.cfg.TargetQw
 }
 
 // repairComplete reports whether Qw nodes of the target have promised and hold everything that was written: the same Qw
@@ -366,18 +379,7 @@ func (o *Opener) unitDone(u *unit) bool {
 func (o *Opener) repairComplete() bool {
 	full := 0
 	for i := range o.contacts {
-		c := &o.contacts[i]
-		if !c.target || c.reply == nil {
-			continue
-		}
-		all := true
-		for j := range o.units {
-			if !o.units[j].acked[c.member.Incarnation] {
-				all = false
-				break
-			}
-		}
-		if all {
+		if c := &o.contacts[i]; c.target && c.reply != nil && c.acks == len(o.units) {
 			full++
 		}
 	}
@@ -391,11 +393,8 @@ func (o *Opener) repairComplete() bool {
 
 // sendFresh sends what was planned since the last call to every target that has promised.
 func (o *Opener) sendFresh() {
-	for j := range o.units {
-		u := &o.units[j]
-		if u.sent {
-			continue
-		}
+	for ; o.sentTo < len(o.units); o.sentTo++ {
+		u := &o.units[o.sentTo]
 		u.sent = true
 		for i := range o.contacts {
 			if c := &o.contacts[i]; c.target && c.reply != nil && !u.acked[c.member.Incarnation] {
@@ -448,10 +447,8 @@ func (o *Opener) onAck(a *Ack) {
 		c.refused = a.Status
 		o.missing = fmt.Sprintf("node %s refuses: %s", c.member.Node, a.Status)
 	case a.Kind == AckAppend && (o.stage == StageFetch || o.stage == StageRepair):
-		for i := range o.units {
-			if u := &o.units[i]; u.kind == a.Append && u.first == a.First && u.label == a.Label && u.first+LSN(u.count)-1 == a.Last {
-				u.acked[a.Incarnation] = true
-			}
+		if i, ok := o.unitAt[unitKey{a.Append, a.Label, a.First}]; ok && o.units[i].first+LSN(o.units[i].count)-1 == a.Last {
+			o.setAcked(&o.units[i], c, true)
 		}
 		o.freeUnits()
 		o.work()
