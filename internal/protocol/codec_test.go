@@ -224,6 +224,7 @@ func FuzzCheckBlock(f *testing.F) {
 func FuzzShardStep(f *testing.F) {
 	f.Add(uint64(1), uint32(1), uint64(1), uint64(0), uint64(0), uint8(0), uint64(2), AppendRecord(nil, []byte("x"), false))
 	f.Add(uint64(3), uint32(2), uint64(2), uint64(9), uint64(7), uint8(1), uint64(2), AppendRecord(AppendRecord(nil, nil, true), nil, false))
+	f.Add(uint64(1<<64-1), uint32(2), uint64(1), uint64(0), uint64(0), uint8(0), uint64(2), AppendRecord(AppendRecord(nil, nil, true), nil, false))
 	f.Fuzz(func(t *testing.T, first uint64, count uint32, segStart, segOff, clsn uint64, kind uint8, label uint64, b []byte) {
 		s := NewShard(5, Rules{})
 		var out Out

@@ -335,3 +335,25 @@ func TestTailDoesNotCountAbsentsOfANewerReign(t *testing.T) {
 		t.Errorf("tail %d, decided %v (%s) with the record of that reign", tail, decided, why)
 	}
 }
+
+// LSN arithmetic does not wrap: a run that ends beyond the last LSN begins beyond it too.
+func TestAppendRefusesWrappedLSNs(t *testing.T) {
+	for _, first := range []LSN{1<<64 - 1, 1<<64 - 2, MaxLSN, MaxLSN + 1, 0} {
+		for _, kind := range []AppendKind{AppendNormal, AppendRepair, AppendCopy} {
+			s := NewShard(5, Rules{})
+			var out Out
+			s.Step(0, 0, &Activate{Log: testLog, Epoch: 2, Incarnation: 5, Start: 1, History: History{{2, 1}}}, &out)
+			s.Finish(&out)
+			out.Reset()
+			label := Epoch(2)
+			if kind == AppendCopy {
+				label = 1
+			}
+			s.Step(0, 0, &Append{Log: testLog, Epoch: 2, Label: label, Kind: kind, Incarnation: 5, First: first, Count: 3, SegStart: 1,
+				Block: AppendRecord(AppendRecord(AppendRecord(nil, nil, false), nil, false), nil, false)}, &out)
+			if a := out.Acks[0].Ack; a.Status != StatusBad || !out.Empty() {
+				t.Errorf("%s of three records from LSN %d: %s, %d records stored", kind, first, a.Status, len(out.Records))
+			}
+		}
+	}
+}

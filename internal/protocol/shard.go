@@ -352,7 +352,7 @@ func (s *Shard) append(now Time, from Peer, m *Append, out *Out) {
 
 // admit checks an append that passed the gate against the log. It changes nothing.
 func (s *Shard) admit(l *nodeLog, m *Append) Status {
-	if m.First == 0 || m.Last() > MaxLSN || m.SegStart == 0 || m.SegStart > m.First || m.SegOff > MaxSegmentBytes+MaxBlockBytes ||
+	if m.First == 0 || m.First > MaxLSN || m.Last() > MaxLSN || m.SegStart == 0 || m.SegStart > m.First || m.SegOff > MaxSegmentBytes+MaxBlockBytes ||
 		CheckBlock(m.Block, m.Count) != nil {
 		return StatusBad
 	}
