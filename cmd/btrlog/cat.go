@@ -136,7 +136,7 @@ func (o *catFlags) bounds(ctx context.Context, client *btrlog.Client, r *btrlog.
 		return 0, 0, err
 	}
 	if err != nil {
-		// Too few nodes to say where the log ends. A range with an end can still be read, as far as the archive and the living nodes have it.
+		// Too few nodes to say where the log ends. A range with an end can still be read, as far as the living nodes vouch for it.
 		tail = max(btrlog.LSN(o.from), btrlog.LSN(o.to))
 	}
 	from, to = btrlog.LSN(o.from), btrlog.LSN(o.to)

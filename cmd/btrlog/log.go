@@ -62,8 +62,8 @@ What is not given takes its default: three nodes, of which two must have a recor
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), describe(info))
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created log %s, id %v: %d nodes, %d must have a record, durability %s\n",
-			info.Name, info.ID, info.Options.N, info.Options.Qw, info.Options.Durability)
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created log %s, id %v: %s, %d must have a record, durability %s\n",
+			info.Name, info.ID, plural(int64(info.Options.N), "node"), info.Options.Qw, info.Options.Durability)
 		return err
 	})
 	return cmd

@@ -88,6 +88,11 @@ func TestNodeProcesses(t *testing.T) {
 	if !strings.Contains(res.out, "tail        unknown\n") || !strings.Contains(res.out, "nodes       node-0@z0, node-1@z1, node-2@z2\n") {
 		t.Errorf("info without a quorum:\n%s", res.out)
 	}
+	// Where the log ends nobody can say; up to there the living node serves.
+	bad(t, run(t, "", hasty("cat", "orders")...), 1, "unavailable", "node-0", "node-1")
+	if got := good(t, "", hasty("cat", "--lines", "--to", "3", "orders")...); got != "1\n2\n3\n" {
+		t.Errorf("without a quorum the first three records are %q", got)
+	}
 	bad(t, run(t, "lost\n", hasty("append", "orders")...), 1, "unavailable", "node-0", "node-1", "start the missing nodes")
 
 	launch(0)
