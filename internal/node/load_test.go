@@ -125,6 +125,43 @@ func TestGroupCommit(t *testing.T) {
 	}
 }
 
+// More answers than one flush takes.
+func TestManyAnswersOfOneBatch(t *testing.T) {
+	g := &gate{}
+	cfg := testConfig(t, "a", newStore())
+	cfg.Observer = g
+	n := startNode(t, cfg)
+	c := dial(t, n)
+	if err := c.conn.SetReadBuffer(8 << 20); err != nil {
+		t.Fatal(err)
+	}
+	release := make(chan struct{})
+	g.mu.Lock()
+	g.held, g.in = release, make(chan struct{})
+	g.mu.Unlock()
+	c.send(&protocol.Read{Log: 3, Req: 1})
+	<-g.in
+	const reads, each = 2*maxPackets + 40, 20
+	for i := range reads / each {
+		var ms []protocol.Message
+		for k := range each {
+			ms = append(ms, &protocol.Read{Log: 3, Req: uint64(100 + i*each + k)})
+		}
+		c.send(ms...)
+	}
+	close(release)
+	seen := map[uint64]bool{}
+	for len(seen) < reads/each*each+1 {
+		ms, _ := c.receive()
+		for _, m := range ms {
+			seen[m.(*protocol.ReadReply).Req] = true
+		}
+	}
+	if s := n.Status().Detail[0]; s.Counters.Unanswered != 0 || s.Counters.Batches != 2 {
+		t.Fatalf("%d answers in %d batches, %d without an answer", len(seen), s.Counters.Batches, s.Counters.Unanswered)
+	}
+}
+
 // A log with memory durability is acknowledged without a force, and its fence is forced all the same.
 func TestMemoryLog(t *testing.T) {
 	n := startNode(t, testConfig(t, "a", newStore()))

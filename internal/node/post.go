@@ -1,6 +1,8 @@
 package node
 
 import (
+	"errors"
+
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/ring"
 	"github.com/btrlog/btrlog/internal/wire"
@@ -20,6 +22,7 @@ type post struct {
 	packets []packet
 	used    int
 	unsent  uint64 // answers that no datagram takes
+	err     error  // of a flush in between; the next one returns it
 }
 
 type packet struct {
@@ -38,7 +41,14 @@ func (p *post) limit(to ring.Addr) int {
 	return wire.DatagramLimit(mtu, !to.Is4())
 }
 
+// maxPackets is how many datagrams wait for one flush: it bounds the memory of answers. Answers are added after the commit that
+// covers them, so it does not matter when they are sent.
+const maxPackets = 256
+
 func (p *post) next(to ring.Addr) *packet {
+	if p.used >= maxPackets {
+		p.err = errors.Join(p.err, p.flush())
+	}
 	if p.used == len(p.packets) {
 		p.packets = append(p.packets, packet{buf: make([]byte, 0, 2048)})
 	}
@@ -87,8 +97,8 @@ func (p *post) raw(to ring.Addr, data []byte) {
 
 // flush sends everything. The datagrams' memory is free again when it returns.
 func (p *post) flush() error {
-	if p.used == 0 {
-		return nil
+	if p.used == 0 || p.err != nil {
+		return p.err
 	}
 	for i := range p.packets[:p.used] {
 		k := &p.packets[i]

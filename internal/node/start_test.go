@@ -142,6 +142,7 @@ func TestConfigRefusals(t *testing.T) {
 
 func TestRestartWithOtherShardCounts(t *testing.T) {
 	cfg := testConfig(t, "a", newStore())
+	cfg.Root = "" // a store of its own
 	const logs = 12
 	var inc protocol.Incarnation
 	writers := map[protocol.LogID]*writer{}
@@ -178,4 +179,47 @@ type brokenStore struct{ objstore.Store }
 
 func (s brokenStore) Put(ctx context.Context, key string, body []byte, m map[string]string, _ objstore.Condition) (objstore.Info, error) {
 	return s.Store.Put(ctx, key, body, m, objstore.Always())
+}
+
+// What node.json of this version holds must stay readable.
+func TestIdentityFile(t *testing.T) {
+	dir := t.TempDir()
+	const golden = `{
+ "format": 1,
+ "cluster_id": "00000000000c1001",
+ "node": "a",
+ "incarnation": "00000000000abc01",
+ "shards": 2
+}
+`
+	d := &directory{path: dir, id: identity{Format: identityFormat, Cluster: "00000000000c1001", Node: "a", Incarnation: "00000000000abc01", Shards: 1}}
+	if err := d.setShards(2); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, identityName)
+	if got, err := os.ReadFile(path); err != nil || string(got) != golden {
+		t.Fatalf("%s, %v", got, err)
+	}
+	open := func() (*directory, error) { return openDirectory(dir, "a") }
+	d, err := open()
+	if err != nil || d.inc != 0xabc01 || d.cluster != 0xc1001 || d.id.Shards != 2 || d.fresh {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, bad := range map[string]string{
+		"newer": strings.Replace(golden, `"format": 1`, `"format": 2`, 1), "zero": strings.Replace(golden, "abc01", "00000", 1),
+		"hex": strings.Replace(golden, "abc01", "abcxy", 1), "shards": strings.Replace(golden, ": 2", ": 2000", 1), "cut": golden[:len(golden)/2], "empty": "",
+	} {
+		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := open(); err == nil {
+			d.close()
+			t.Errorf("%s: opened", name)
+		} else if !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v does not name the file", name, err)
+		}
+	}
 }

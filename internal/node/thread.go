@@ -306,7 +306,7 @@ func (t *thread) commit(messages int) error {
 func (t *thread) reply(now protocol.Time, r *protocol.ReplyOut) {
 	o := &t.origins[r.To-1]
 	if o.call == nil {
-		fillDatagram(t.core.View(), r, t.post.limit(o.to))
+		fillDatagram(t.core.View(), r, min(t.post.limit(o.to), maxDatagramReply))
 		t.post.message(o.to, r.Msg)
 		return
 	}
@@ -321,6 +321,9 @@ func (t *thread) reply(now protocol.Time, r *protocol.ReplyOut) {
 	c.reply, c.view = *r, t.core.View()
 	c.end(callReply)
 }
+
+// maxDatagramReply bounds what a thread reads from its store for one answer, in bytes, however large a datagram the path takes.
+const maxDatagramReply = 16 << 10
 
 // maxParked bounds the long polls of one shard; more are answered at once.
 const maxParked = 4096
