@@ -277,7 +277,9 @@ func (s *sim) step() {
 		}
 	case r < 954:
 		s.archiveStep()
-	case r < 957:
+	case r < 955:
+		s.trim()
+	case r < 958:
 		if s.rotten != nil {
 			s.rot(s.rotten)
 		}
@@ -291,6 +293,22 @@ func (s *sim) step() {
 		s.now += Time(s.rng.IntN(30)) * Millisecond
 		s.tick()
 	}
+}
+
+// trim moves the trim point in the record, then deletes objects (A4).
+func (s *sim) trim() {
+	if !s.archiving || s.oracle.high == 0 || s.rng.IntN(3) > 0 {
+		return
+	}
+	s.reg.trimmed = max(s.reg.trimmed, LSN(s.rng.IntN(int(s.oracle.high)+1)))
+	s.say("trim through %d", s.reg.trimmed)
+	kept := s.archive[:0]
+	for _, o := range s.archive {
+		if o.last > s.reg.trimmed {
+			kept = append(kept, o)
+		}
+	}
+	s.archive = kept
 }
 
 // rot damages one copy: on the disk of a node that is down, or for the reads of one that runs.
@@ -388,7 +406,7 @@ func (s *sim) heal() {
 		}
 		s.coldRead(n)
 	}
-	for x := LSN(1); x <= s.oracle.high; x++ {
+	for x := s.reg.trimmed + 1; x <= s.oracle.high; x++ {
 		if !served[x] && !s.archivedProof(x) {
 			s.oracle.violate("S1: LSN %d is served by no node and not archived", x)
 		}

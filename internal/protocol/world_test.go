@@ -593,6 +593,10 @@ func (w *world) put(objs []object) {
 // look shows the archive to a node.
 func (w *world) look(n *wnode) {
 	var objs []ArchivedObject
+	if t := w.reg.trimmed; t > 0 {
+		// Archived-through counts untrimmed LSNs only (P3): what is trimmed stands for an object that nobody needs.
+		objs = append(objs, ArchivedObject{w.reg.epoch, 1, t, t})
+	}
 	for _, o := range w.archive {
 		objs = append(objs, ArchivedObject{o.label, o.first, o.last, o.clsn})
 	}
