@@ -45,6 +45,8 @@ var Table = []Row{
 		Why: "the simulator runs the product's code on simulated parts; a real socket or a real node would escape its seed"},
 	{Dir: "internal/acktrace", Tests: true, May: []string{"internal/protocol", "internal/wire", "."},
 		Why: "it observes a built node from outside"},
+	{Dir: "internal/e2e", Tests: true, May: []string{"objstore", "."},
+		Why: "it runs built nodes and counts in front of their store; what it needs to know it asks the processes"},
 	{Dir: "internal/lint", Tests: true, Why: "the rules must run while the rest does not compile"},
 	{Dir: "cmd/btrlog", May: []string{".", "internal", "lst", "objstore"}, Why: "nothing is above the binary but nothing may import it"},
 	{Dir: "examples", Tests: true, May: []string{".", "objstore"}, Why: "an example shows what a user can do with the public packages"},

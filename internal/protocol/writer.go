@@ -373,12 +373,13 @@ func (w *Writer) Fill(s Send, m *Append, buf []byte) []byte {
 	return buf
 }
 
-// Activation and PushMessage build the other two messages of a Send.
+// Activation builds the message of a SendActivate. The history in it is shared and not to be changed.
 func (w *Writer) Activation(node int) *Activate {
 	return &Activate{Log: w.cfg.Log, Epoch: w.cfg.Epoch, Incarnation: w.cfg.Ensemble[node].Incarnation, Start: w.cfg.Start, B: w.cfg.B,
 		History: w.cfg.History, Settings: w.cfg.Settings}
 }
 
+// PushMessage builds the message of a SendWatermark, with the watermark and seal of now.
 func (w *Writer) PushMessage(node int) *Watermark {
 	return &Watermark{Log: w.cfg.Log, Epoch: w.cfg.Epoch, Incarnation: w.cfg.Ensemble[node].Incarnation, CLSN: w.clsn, Sealed: w.sealed}
 }
