@@ -286,3 +286,65 @@ func TestSteadyStateAllocates(t *testing.T) {
 		t.Errorf("%d allocations for %d appends and syncs", best, n)
 	}
 }
+
+// TestManyLogs has the one acknowledgement thread serve many logs, and nodes of several shards.
+func TestManyLogs(t *testing.T) {
+	c := newCluster(t, "n1", "n2", "n3", "n4")
+	client := c.client()
+	const logs, records = 40, 30
+	var wg sync.WaitGroup
+	for i := range logs {
+		wg.Go(func() {
+			name := fmt.Sprintf("log-%d", i)
+			if _, err := client.Create(t.Context(), name, btrlog.LogOptions{}); err != nil {
+				t.Error(err)
+				return
+			}
+			w, err := client.OpenWriter(t.Context(), name, btrlog.WriterOptions{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for n := range records {
+				lsn, err := w.Append(t.Context(), fmt.Appendf(nil, "%s %d", name, n+1))
+				if err == nil && n%10 == 9 {
+					err = w.Sync(t.Context(), lsn)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			if err := w.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	reader := c.client()
+	used := map[string]int{}
+	for i := range logs {
+		name := fmt.Sprintf("log-%d", i)
+		info, err := reader.Info(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range info.Nodes {
+			used[n.Name]++
+		}
+		n := 0
+		for rec, err := range c.reader(reader, name).Scan(t.Context(), 0, 0) {
+			if n++; err != nil || string(rec.Data) != fmt.Sprintf("%s %d", name, n) {
+				t.Fatalf("%s: LSN %d %q, %v", name, rec.LSN, rec.Data, err)
+			}
+		}
+		if n != records {
+			t.Fatalf("%s has %d records, want %d", name, n, records)
+		}
+	}
+	for n, count := range used {
+		if count < logs/2 {
+			t.Errorf("node %s has only %d of %d logs", n, count, logs)
+		}
+	}
+}

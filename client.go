@@ -49,12 +49,13 @@ type Client struct {
 	over    bool           // no goroutine starts any more
 	wg      sync.WaitGroup // background goroutines, the acknowledgement thread included
 
-	nodes  nodeTable
-	routes routeTable
-	timers timerQueue
-	jobs   jobPool
-	trims  trims
-	packet packetState // of the acknowledgement thread
+	nodes   nodeTable
+	routes  routeTable
+	timers  timerQueue
+	jobs    jobPool
+	waiters waiterPool
+	trims   trims
+	packet  packetState // of the acknowledgement thread
 
 	closeOnce sync.Once
 }

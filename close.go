@@ -115,12 +115,7 @@ func (w *Writer) undrained(op string, ctx context.Context) error {
 	if next := w.m.Next(); next-1 > w.m.Committed() {
 		e.From, e.To, e.Unknown = LSN(w.m.Committed()+1), LSN(next-1), true
 	}
-	for i := range w.peers {
-		if w.peers[i].asked != 0 {
-			e.Missing = append(e.Missing, string(w.peers[i].node.id))
-		}
-	}
-	return e
+	return w.blame(e)
 }
 
 // drain brings a closing writer to its end. Callers hold mu.

@@ -94,7 +94,7 @@ func (c *cluster) start(name string) {
 		c.dirs[name] = c.t.TempDir()
 	}
 	n, err := node.Start(c.t.Context(), node.Config{Dir: c.dirs[name], Node: protocol.NodeID(name), Zone: c.zones[name], Store: c.inner, Root: c.root,
-		Listen: fmt.Sprintf("127.0.0.1:%d", c.ports[name]), SegmentBytes: 32 << 20, FlushGrace: 100 * time.Millisecond, Log: testLog(c.t)})
+		Listen: fmt.Sprintf("127.0.0.1:%d", c.ports[name]), Shards: 2, SegmentBytes: 32 << 20, FlushGrace: 100 * time.Millisecond, Log: testLog(c.t)})
 	if err != nil {
 		c.t.Fatalf("start node %s: %v", name, err)
 	}

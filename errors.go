@@ -17,7 +17,7 @@ var (
 	ErrFenced = errors.New("fenced by a newer writer")
 	// ErrUnavailable: too few log nodes, or the metadata store, answered in time. Error.Missing names the nodes. Retry.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrOverloaded: a bounded queue is full and nothing was accepted. Definite. Retry later.
+	// ErrOverloaded: the nodes refuse reads because their bounded queues are full. Definite. Retry later, and less.
 	ErrOverloaded = errors.New("overloaded")
 	// ErrWindowFull: W LSNs (or the window's bytes) are not committed yet; no LSN was given out. Definite. Sync, then retry.
 	ErrWindowFull = errors.New("append window is full")

@@ -32,10 +32,12 @@ type Reader struct {
 	id   protocol.LogID
 	cold *archive.Reader
 
-	mu     sync.Mutex
-	m      protocol.Merge
-	read   time.Time // when the record was read
-	prefer int       // the member that is asked first
+	mu       sync.Mutex
+	m        protocol.Merge
+	revision int64     // of the record that m has
+	read     time.Time // when the record was read
+	prefer   int       // the member that is asked first
+	busy     bool      // the last answer of some node was that it is overloaded
 
 	hotRecords, coldRecords atomic.Uint64
 }
@@ -99,8 +101,12 @@ func (r *Reader) adopt(ctx context.Context, rec *meta.LogRecord) error {
 	r.c.noteTrim(r.id, rec.TrimBefore)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.m.SetView(v)
-	r.read = time.Now()
+	// Of two reads at the same time the older must not win: Tail relies on asking the nodes of a record that was read after
+	// it was called.
+	if rec.Revision >= r.revision {
+		r.m.SetView(v)
+		r.revision, r.read = rec.Revision, time.Now()
+	}
 	return nil
 }
 
@@ -128,7 +134,7 @@ func (r *Reader) view() protocol.ReadView {
 // costs no network. Without a deadline of ctx it gives up after Config.Timeout.
 //
 // Errors: ErrNotFound: not committed as far as a read quorum knows, or the log was deleted; ErrTrimmed; ErrDataLoss;
-// ErrUnavailable; ErrClosed; ErrInvalid for LSN 0.
+// ErrUnavailable; ErrOverloaded; ErrClosed; ErrInvalid for LSN 0.
 func (r *Reader) Read(ctx context.Context, lsn LSN, dst []byte) ([]byte, error) {
 	const op = "read"
 	if lsn == 0 || protocol.LSN(lsn) > protocol.MaxLSN {
@@ -211,6 +217,7 @@ type found struct {
 // node's copies, under the watermark of the others (P8). miss, if not nil, says that the archive was asked in vain.
 func (r *Reader) fetch(ctx context.Context, op string, from, to protocol.LSN, maxBytes uint32, miss *archive.NotFoundError) (found, error) {
 	to = min(to, from+chunkRecords-1)
+	var before []protocol.NodeID
 	for {
 		if before := r.c.trimmedBefore(r.id); from < before {
 			return found{}, r.trimmed(op, LSN(from), before)
@@ -220,12 +227,19 @@ func (r *Reader) fetch(ctx context.Context, op string, from, to protocol.LSN, ma
 			return f, err
 		}
 		if sleep(ctx, retryPause) != nil {
+			if before != nil {
+				silent = before // the last round was cut short and knows less
+			}
 			e := ended(op, r.name, ctx, "waiting for enough nodes to tell of LSN %d", from)
 			e.From, e.To = LSN(from), LSN(from)
+			e.Kind = r.unavailable()
 			for _, n := range silent {
 				e.Missing = append(e.Missing, string(n))
 			}
 			return found{}, e
+		}
+		if ctx.Err() == nil {
+			before = silent
 		}
 	}
 }
@@ -320,6 +334,10 @@ func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, mis
 	replies := r.askOthers(ctx, v.Ensemble, make([]*protocol.ReadReply, len(v.Ensemble)),
 		protocol.Read{Log: r.id, From: from, To: to, MaxBytes: chunkBytes, Raw: true})
 	r.mu.Lock()
+	if !r.m.View().Ensemble.Equal(v.Ensemble) {
+		r.mu.Unlock()
+		return found{}, []protocol.NodeID{}, nil // another call has learned of other nodes: ask again
+	}
 	copies := r.m.RawRun(from, to, replies, nil)
 	c := r.m.Known()
 	lost, silent := r.m.Lost(from, replies)
@@ -354,6 +372,7 @@ func (r *Reader) ask(ctx context.Context, e protocol.Ensemble, i int, ask protoc
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.busy = reply.Status == protocol.StatusOverloaded
 	if r.m.Observe(reply) < 0 {
 		return nil
 	}
@@ -370,6 +389,16 @@ func (r *Reader) askOthers(ctx context.Context, e protocol.Ensemble, replies []*
 	}
 	wg.Wait()
 	return replies
+}
+
+// unavailable is the kind of an error that nodes caused by not answering.
+func (r *Reader) unavailable() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.busy {
+		return ErrOverloaded
+	}
+	return ErrUnavailable
 }
 
 func (r *Reader) preferred(n int) int {

@@ -32,21 +32,24 @@ func (r *Reader) tail(ctx context.Context, op string) (protocol.LSN, error) {
 	}
 	highest := protocol.LSN(0)
 	asked := false
+	var last *Error // why it goes on waiting
 	for {
 		v := r.view()
 		if len(v.Ensemble) == 0 {
 			return 0, nil // nobody has opened it: nothing can be committed
 		}
 		replies := r.askOthers(ctx, v.Ensemble, make([]*protocol.ReadReply, len(v.Ensemble)), protocol.Read{Log: r.id})
-		knowing := 0
-		for _, reply := range replies {
-			if reply != nil {
-				knowing++
-			}
+		if last != nil && ctx.Err() != nil {
+			return 0, last // this round was cut short and knows less than the one before
 		}
-		e := &Error{Kind: ErrUnavailable, Op: op, Log: r.name, Retryable: true}
-		if knowing >= v.Qr() {
-			r.mu.Lock()
+		silent := missing(v.Ensemble, replies)
+		last = &Error{Kind: r.unavailable(), Op: op, Log: r.name, Retryable: true, Err: errors.New("too few of the log's nodes answer")}
+		for _, n := range silent {
+			last.Missing = append(last.Missing, string(n))
+		}
+		r.mu.Lock()
+		// Another call may have learned of other nodes meanwhile; then these answers are of the past.
+		if len(v.Ensemble)-len(silent) >= v.Qr() && r.m.View().Ensemble.Equal(v.Ensemble) {
 			if !asked {
 				// Later answers may name LSNs that were appended after the question; they are not waited for.
 				highest, asked = r.m.Highest(replies), true
@@ -55,26 +58,20 @@ func (r *Reader) tail(ctx context.Context, op string) (protocol.LSN, error) {
 			if decided {
 				// What is counted is committed, though no node has been told: a later Tail of this reader must not fall behind it.
 				r.m.Counted(tail)
+				tail = r.m.Known()
+				r.mu.Unlock()
+				return tail, nil
 			}
-			known := r.m.Known()
-			r.mu.Unlock()
-			if decided {
-				return known, nil
-			}
-			e.From, e.To, e.Err = LSN(tail+1), LSN(highest), errors.New(why)
-		} else {
-			e.Err = errors.New("too few of the log's nodes answer")
+			last.From, last.To, last.Err = LSN(tail+1), LSN(highest), errors.New(why)
 		}
-		for _, n := range missing(v.Ensemble, replies) {
-			e.Missing = append(e.Missing, string(n))
-		}
+		r.mu.Unlock()
 		if sleep(ctx, retryPause) != nil {
-			return 0, e
+			return 0, last
 		}
 		// An open may have moved the log, or decided what was not.
 		if err := r.reload(ctx); err != nil {
 			if ctx.Err() != nil {
-				return 0, e
+				return 0, last
 			}
 			return 0, err
 		}

@@ -3,6 +3,7 @@ package btrlog
 import (
 	"container/heap"
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/btrlog/btrlog/internal/protocol"
@@ -17,7 +18,32 @@ type waiter struct {
 	late  bool          // the signal says that the limit has passed
 }
 
-var waiters = sync.Pool{New: func() any { return &waiter{ch: make(chan struct{}, 1)} }}
+// waiterPool keeps waiters; as with jobPool, a garbage collection must not empty it.
+type waiterPool struct {
+	mu   sync.Mutex
+	free []*waiter
+}
+
+const keepWaiters = 4096
+
+func (p *waiterPool) get() *waiter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		wt := p.free[n-1]
+		p.free = p.free[:n-1]
+		return wt
+	}
+	return &waiter{ch: make(chan struct{}, 1)}
+}
+
+func (p *waiterPool) put(wt *waiter) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.free) < keepWaiters {
+		p.free = append(p.free, wt)
+	}
+}
 
 func (wt *waiter) signal() {
 	wt.index = -1
@@ -110,7 +136,7 @@ func (q *waitQueue) fail() {
 
 // startWait takes a waiter.
 func (w *Writer) startWait(ctx context.Context, lsn LSN) *waiter {
-	wt := waiters.Get().(*waiter)
+	wt := w.c.waiters.get()
 	wt.lsn, wt.limit, wt.late = lsn, never, false
 	if _, has := ctx.Deadline(); !has {
 		// One look of the thread's timer instead of a timer per wait.
@@ -193,7 +219,7 @@ func (w *Writer) Sync(ctx context.Context, lsn LSN) error {
 		wt.late = true
 	}
 	late := wt.late
-	waiters.Put(wt)
+	w.c.waiters.put(wt)
 	switch {
 	case w.Committed() >= lsn:
 		return nil
@@ -209,9 +235,17 @@ func (w *Writer) notYet(op string, ctx context.Context, lsn LSN) error {
 	defer w.mu.Unlock()
 	e := ended(op, w.name, ctx, "waiting for %d of the log's nodes to have LSN %d on disk", w.result.Config.Qw, lsn)
 	e.From, e.To, e.Unknown, e.Epoch = w.Committed()+1, lsn, true, Epoch(w.m.Epoch())
+	return w.blame(e)
+}
+
+// blame adds to e which nodes a writer waits for: those that do not answer, and what the others say. Callers hold mu.
+func (w *Writer) blame(e *Error) *Error {
 	for i := range w.peers {
-		if w.peers[i].asked != 0 {
-			e.Missing = append(e.Missing, string(w.peers[i].node.id))
+		switch p := &w.peers[i]; {
+		case p.asked != 0:
+			e.Missing = append(e.Missing, string(p.node.id))
+		case p.status != protocol.StatusOK:
+			e.Err = fmt.Errorf("%w; node %s says %v", e.Err, p.node.id, p.status)
 		}
 	}
 	return e
@@ -230,7 +264,7 @@ func (w *Writer) lost(op string, lsn LSN) error {
 // the first: nobody passes it.
 func (w *Writer) appendWhenRoom(ctx context.Context, op string, rec []byte, recs [][]byte) (first, last protocol.LSN, err error) {
 	wt := w.startWait(ctx, 0)
-	defer waiters.Put(wt)
+	defer w.c.waiters.put(wt)
 	for head := false; ; head = true {
 		w.mu.Lock()
 		var job *sendJob
@@ -260,7 +294,9 @@ func (w *Writer) appendWhenRoom(ctx context.Context, op string, rec []byte, recs
 			w.passOn(wt)
 			w.mu.Unlock()
 		}
-		return 0, 0, ended(op, w.name, ctx, "waiting for space in the append window")
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return 0, 0, w.blame(ended(op, w.name, ctx, "waiting for space in the append window"))
 	}
 }
 

@@ -68,8 +68,9 @@ type writerPeer struct {
 	inc     protocol.Incarnation
 	node    *node
 	courier *courier
-	port    uint16        // of the log's shard, learned from reply_to; 0: not known
-	asked   protocol.Time // first message since the node was heard; 0: none
+	port    uint16          // of the log's shard, learned from reply_to; 0: not known
+	asked   protocol.Time   // first message since the node was heard; 0: none
+	status  protocol.Status // its last answer
 }
 
 // WriterInfo describes an open log.
@@ -344,7 +345,7 @@ func (w *Writer) onAck(now protocol.Time, h wire.Header, a *protocol.Ack) {
 	defer w.mu.Unlock()
 	for i := range w.peers {
 		if p := &w.peers[i]; p.inc == h.Incarnation {
-			p.asked = 0
+			p.asked, p.status = 0, a.Status
 			if h.ReplyTo != 0 {
 				p.port = h.ReplyTo
 			}
@@ -444,6 +445,9 @@ func (w *Writer) checkRecord() {
 		log, err := w.c.cat.Load(ctx, w.name)
 		cancel()
 		if isUnavailable(err) && err != nil {
+			if w.ctx.Err() != nil {
+				return
+			}
 			// A network without metadata must not end a writer that still commits.
 			w.c.log.Warn("btrlog: a node refused this writer and the log's record cannot be read", "log", w.name, "error", err)
 			_ = sleep(w.ctx, time.Duration(min(try, 20))*100*time.Millisecond) // the loop looks at ctx
