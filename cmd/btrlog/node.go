@@ -92,13 +92,7 @@ func (o *nodeFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	} else {
 		fmt.Fprintln(cmd.OutOrStdout(), r.line())
 	}
-	select {
-	case <-ctx.Done():
-		return n.Close()
-	case err := <-n.Failed():
-		_ = n.Close() // the failure is what counts
-		return err
-	}
+	return n.Wait(ctx)
 }
 
 func (o *nodeFlags) check(cmd *cobra.Command) error {

@@ -181,7 +181,7 @@ func (n *Node) abandon() {
 
 // fail notes the first error of a part; Run returns it.
 func (n *Node) fail(err error) {
-	n.cfg.Log.Error("node fails", "error", err)
+	n.cfg.Log.Info("node fails", "error", err) // whoever runs the node prints the error; once is enough
 	select {
 	case n.failed <- err:
 	default:
