@@ -372,8 +372,8 @@ func (s *Shard) admit(l *nodeLog, m *Append) Status {
 	default:
 		return StatusBad
 	}
-	if s.space != nil {
-		return StatusNoSpace
+	if s.space != nil && !l.holds(m) {
+		return StatusNoSpace // what is held already needs no room: it is acknowledged again
 	}
 	if runs := l.held.label(m.Label); runs != nil {
 		off, rest := m.SegOff, m.Block
@@ -387,6 +387,22 @@ func (s *Shard) admit(l *nodeLog, m *Append) Status {
 		}
 	}
 	return StatusOK
+}
+
+// holds reports whether every record of an append is held under its label.
+func (l *nodeLog) holds(m *Append) bool {
+	runs := l.held.label(m.Label)
+	if runs == nil {
+		return false
+	}
+	i := runs.find(m.First)
+	for x := m.First; i < len(runs.runs) && runs.runs[i].From <= x; i++ {
+		if runs.runs[i].To >= m.Last() {
+			return true
+		}
+		x = runs.runs[i].To + 1
+	}
+	return false
 }
 
 // store writes the records of an admitted append that are not held yet. A record that is held already is durable, or is
