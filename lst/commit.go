@@ -171,12 +171,12 @@ func (s *Store) prepare(batches []*Batch) (*pending, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	need, adds := int64(0), 0
+	need, class := int64(0), roomFree
 	for _, b := range batches {
 		need += int64(frameHeadBytes + len(b.body))
-		adds += b.adds
+		class = max(class, b.room())
 	}
-	if err := s.makeRoom(need, adds > 0); err != nil {
+	if err := s.makeRoom(need, class); err != nil {
 		return nil, err
 	}
 	p := s.takePending(int(need) + indexRoomBytes + s.snap.rootDue)
@@ -232,15 +232,16 @@ func (s *Store) takePending(room int) *pending {
 func (s *Store) room() int64 { return s.active.size - s.nextOff }
 
 // makeRoom rolls to the next segment if the active one cannot take need bytes.
-// While there is no spare, records must leave the reserve free: trims, deletes
-// and snapshots must still fit, or a full disk could never free itself (T6).
-func (s *Store) makeRoom(need int64, records bool) error {
+// While there is no spare, batches leave room free by what they are for: trims,
+// deletes and snapshots must still fit, or a full disk could never free itself
+// (T6).
+func (s *Store) makeRoom(need int64, class roomClass) error {
 	if need+linkRoom > s.opt.SegmentBytes-2*int64(max(s.active.head.block, headerBytes)) {
 		return fmt.Errorf("%w: batch of %d bytes does not fit into a segment of %d", ErrTooLarge, need, s.opt.SegmentBytes)
 	}
 	want := need + linkRoom + int64(s.active.head.block)
 	if want <= s.room() {
-		if !records || s.spare != nil || want+s.reserve() <= s.room() {
+		if s.spare != nil || want+s.keepFree(class) <= s.room() {
 			return nil
 		}
 	}
@@ -254,9 +255,46 @@ func (s *Store) makeRoom(need int64, records bool) error {
 	}
 	s.roll()
 	if want > s.room() {
-		return s.makeRoom(need, records) // behind a tear on a full disk it may be a small one
+		return s.makeRoom(need, class) // behind a tear on a full disk it may be a small one
 	}
 	return nil
+}
+
+// roomClass is what a batch is for, from what frees space to what fills it.
+type roomClass uint8
+
+const (
+	roomFree    roomClass = iota // trims, deletes and snapshots: down to the last byte
+	roomPut                      // key-values alone: without a limit they would eat what the trims need
+	roomRecords                  // records
+)
+
+// room is the batch's class.
+func (b *Batch) room() roomClass {
+	if b.adds > 0 {
+		return roomRecords
+	}
+	for i := range b.ops {
+		switch b.ops[i].code {
+		case opTrim, opDropStream, opDelete:
+			return roomFree // a key-value that goes with a trim says what was trimmed
+		}
+	}
+	if len(b.ops) == 0 {
+		return roomFree
+	}
+	return roomPut
+}
+
+// keepFree is the room that batches of a class leave in the last segment.
+func (s *Store) keepFree(class roomClass) int64 {
+	switch class {
+	case roomRecords:
+		return s.reserve()
+	case roomPut:
+		return s.reserve() / 2
+	}
+	return 0
 }
 
 // reserve is the room kept for freeing space: the size of a base snapshot and

@@ -112,7 +112,7 @@ func (s *Store) indexWrite() error {
 			s.mu.Unlock()
 			return fmt.Errorf("%w: the snapshot's root needs %d bytes, segments have %d: use larger segments", ErrTooLarge, s.snap.rootDue, s.active.size)
 		}
-		if err := s.makeRoom(s.room(), false); err != nil {
+		if err := s.makeRoom(s.room(), roomFree); err != nil {
 			s.mu.Unlock()
 			return err
 		}
