@@ -45,7 +45,9 @@ type Core struct {
 	pieces  map[protocol.LogID]int // number of pieces of state values that have more than one
 	handed  bool                   // the answers of the last batch are with the caller; the next call begins a batch
 	full    bool                   // appends are refused for want of space
-	err     error                  // the error that stopped this core
+
+	refusalRoom int   // bytes beyond an append that must be free before a full shard takes appends again
+	err         error // the error that stopped this core
 
 	last  lastRecord
 	stats Stats
@@ -91,7 +93,7 @@ func Open(dir string, opt lst.Options, inc protocol.Incarnation, rules protocol.
 	if err != nil {
 		return nil, report, err
 	}
-	c := &Core{dir: dir, rules: rules, store: store, handed: true}
+	c := &Core{dir: dir, rules: rules, store: store, handed: true, refusalRoom: refusalRoomOf(opt.SegmentBytes)}
 	if err = c.own(inc, report.Created); err == nil {
 		err = c.restore(inc, now)
 	}
@@ -183,6 +185,15 @@ const recordOverhead = 96
 // it, a shard at its limit would change its mind with every batch (O3).
 const refusalRoom = 256 << 10
 
+// refusalRoomOf bounds refusalRoom by the segment size: room is asked for in one segment, and a shard of small segments
+// that asked for more than one has would refuse for ever.
+func refusalRoomOf(segmentBytes int64) int {
+	if segmentBytes == 0 {
+		return refusalRoom
+	}
+	return int(min(refusalRoom, segmentBytes/4))
+}
+
 // askAgain is how long a full store is left alone before it is asked for room again: each question makes it try.
 const askAgain = 50 * protocol.Millisecond
 
@@ -195,7 +206,7 @@ func (c *Core) checkRoom(now protocol.Time, a *protocol.Append) {
 	c.tried = now
 	need := c.batch.Bytes() + len(a.Block) + int(a.Count)*recordOverhead
 	if c.full {
-		need += refusalRoom
+		need += c.refusalRoom
 	}
 	switch room := c.store.HasRoom(int64(need)); {
 	case room && c.full:
