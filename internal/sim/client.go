@@ -254,6 +254,18 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 	var sends []protocol.OpenSend
 	for {
 		if op.Err() == nil {
+			if s := op.Stage(); s != *stage && s == w.armed && c.again != nil && !w.healed {
+				w.armed = protocol.StageFence
+				w.c.add(&w.c.OpenersKilled)
+				*stage = s
+				again := c.again
+				w.after(between(c.rng, millisecond, second), func() {
+					if !w.healed {
+						again()
+					}
+				})
+				c.p.kill()
+			}
 			*stage = op.Stage() // where it was, if it fails
 		}
 		sends = op.Sends(sends[:0])

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/btrlog/btrlog/internal/archive"
@@ -33,6 +34,9 @@ func (n *node) flush(p *proc, life int) {
 			every = flushEvery
 		}
 		p.wait(w.now + every + protocol.Time(n.rng.Int64N(int64(every))))
+		if w.now < n.noStore {
+			continue
+		}
 		plans, view := n.plans(since)
 		for _, s := range plans {
 			n.flushOne(p, arch, s, view, life)
@@ -158,7 +162,7 @@ func (n *node) reclaim() {
 	n.tidying = false
 	dropped, err := n.core.Store().Reclaim()
 	n.w.c.Reclaimed += dropped
-	if err != nil {
+	if err != nil && !errors.Is(err, lst.ErrNoSpace) {
 		n.died(err)
 	}
 }

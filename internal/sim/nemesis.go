@@ -94,6 +94,15 @@ func (w *world) fault(name string) {
 		w.store.down = w.now + length
 	case "storeSlow":
 		w.store.slow = w.now + length
+	case "killOpener":
+		// The next open that gets there dies at the start of that stage, before it has sent anything.
+		w.armed = pick(w.chance, protocol.StageFetch, protocol.StageRepair, protocol.StageInstall, protocol.StageActivate, protocol.StageActivate)
+	case "noStore":
+		n.noStore = w.now + length
+	case "restart":
+		if n.state == nodeUp && !n.busy {
+			n.restart()
+		}
 	case "killClient":
 		if c := w.victim(); c != nil {
 			w.c.add(&w.c.ClientCrashes)

@@ -45,7 +45,8 @@ type node struct {
 	lastWrite lst.Location // where the last commit began
 	answers   []outgoing   // of the batch whose write is in flight
 	slow      protocol.Time
-	damaged   bool // its disk was damaged on purpose: refusing to start and unknown answers are right
+	noStore   protocol.Time // it does not reach the object store until then
+	damaged   bool          // its disk was damaged on purpose: refusing to start and unknown answers are right
 }
 
 type packet struct {
@@ -94,7 +95,7 @@ func (n *node) boot() {
 	w := n.w
 	n.life++
 	core, report, err := shard.Open(shardDir, lst.Options{FS: n.disk, Mode: w.p.mode(), SegmentBytes: w.p.lstSegment, Inline: true,
-		SnapshotRecords: w.p.snapshotRecords, SnapshotInterval: 1 << 40, TailCacheBytes: 64 << 10, MaxRecordBytes: 64 << 10, Now: w.wall, Random: w.random},
+		SnapshotRecords: w.p.snapshotRecords, SnapshotInterval: 1 << 40, TailCacheBytes: 64 << 10, MaxRecordBytes: 64 << 10, DiskBudgetBytes: w.p.budget, Now: w.wall, Random: w.random},
 		n.inc, w.mutant.Rules, w.now)
 	if err == nil {
 		err = n.disk.settle()
@@ -138,6 +139,8 @@ func (n *node) refuse(err error) {
 	n.state = nodeRefused
 	if !n.damaged {
 		w.fail("recovery", "%s does not start on a disk that nothing damaged: %v", n.id, err)
+	} else if w.healed {
+		w.wipe(n) // its operator replaces the disk
 	}
 }
 
@@ -181,6 +184,25 @@ func (n *node) kill() {
 	}
 	n.stop()
 	n.disk.Kill()
+}
+
+// restart stops the node in order and starts it again.
+func (n *node) restart() {
+	n.w.tracef("%s: stopped in order", n.id)
+	n.w.c.add(&n.w.c.Restarts)
+	core := n.core
+	n.stop()
+	err := core.Close()
+	if err == nil {
+		err = n.disk.settle()
+	}
+	if err != nil && !errors.Is(err, vfs.ErrCrashed) {
+		n.w.fail("commit", "%s: close of a store on a healthy disk: %v", n.id, err)
+	}
+	if err != nil {
+		n.loseDisk()
+	}
+	n.restartIn(between(n.rng, millisecond, 500*millisecond))
 }
 
 func (n *node) receive(from endpoint, b []byte) {
@@ -366,12 +388,15 @@ func (n *node) encode(a shard.Answers) []outgoing {
 		to := a.Acks[i].To
 		w.Reset(nil, 1400, cluster, 0)
 		for ; i < len(a.Acks) && a.Acks[i].To == to; i++ {
-			if a.Acks[i].Ack.Status == protocol.StatusNotActivated {
+			switch a.Acks[i].Ack.Status {
+			case protocol.StatusNotActivated:
 				n.w.c.add(&n.w.c.StaleReturners)
+			case protocol.StatusNoSpace:
+				n.w.c.add(&n.w.c.NoSpace)
 			}
 			err := w.Ack(&a.Acks[i].Ack)
-			if errors.Is(err, wire.ErrTooLarge) {
-				break
+			if !w.Empty() && (errors.Is(err, wire.ErrTooLarge) || errors.Is(err, wire.ErrMixed)) {
+				break // the next packet: full, or a refusal that names an incarnation that is gone
 			}
 			if err != nil {
 				n.w.fail("wire", "%s cannot encode an acknowledgement: %v", n.id, err)

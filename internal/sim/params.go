@@ -45,6 +45,9 @@ type params struct {
 	life                      protocol.Time // of a writer, on average
 	faultEvery                protocol.Time
 	flushEvery                protocol.Time // how often a node looks for something to archive
+	retain, retainBytes       int
+	budget                    int64
+	trims                     bool
 	faults                    []weighted
 	powerCutAtEnd             bool
 }
@@ -75,7 +78,8 @@ func between(r *rand.Rand, lo, hi protocol.Time) protocol.Time {
 
 // faultNames are the kinds of fault that the nemesis knows; draw gives each a weight, often zero, so that seeds differ
 // in character.
-var faultNames = []string{"power", "tear", "kill", "partition", "isolate", "powerAll", "wipe", "damage", "slowDisk", "storeDown", "storeSlow", "killClient", "pauseClient"}
+var faultNames = []string{"power", "tear", "kill", "partition", "isolate", "powerAll", "wipe", "damage", "slowDisk", "storeDown", "storeSlow", "killClient", "pauseClient",
+	"killOpener", "noStore", "restart"}
 
 // draw makes the parameters of a seed.
 func draw(seed uint64) *params {
@@ -117,6 +121,12 @@ func draw(seed uint64) *params {
 	p.life = between(r, 200*millisecond, 4*second)
 	p.faultEvery = between(r, 100*millisecond, 1500*millisecond)
 	p.flushEvery = pick(r, 40*millisecond, 40*millisecond, 500*millisecond, 5*second, 60*second)
+	p.retain = pick(r, 0, 0, 4)
+	p.retainBytes = pick(r, 0, 0, 1500)
+	if r.IntN(5) == 0 {
+		p.budget = 4 * p.lstSegment
+	}
+	p.trims = r.IntN(3) == 0
 	for _, f := range faultNames {
 		if w := r.IntN(4); w > 0 && r.IntN(3) > 0 {
 			p.faults = append(p.faults, weighted{f, w})
@@ -151,13 +161,13 @@ func (p *params) String() string {
 		"  disk: write=%s direct=%v segment=%d snapshot=%d records\n"+
 		"  store: delay=%s unavailable=%.3f conflict=%.3f lost=%.3f late=%.3f\n"+
 		"  log: window=%d segment=%d flush age=%s segment age=%s record<=%d block=%d\n"+
-		"  writers: think=%s life=%s\n  archive: looks every %s\n  faults: every %s:%s; power cut at end=%v",
+		"  writers: think=%s life=%s\n  archive: looks every %s; retain %d, %d bytes; disk budget %d; trims=%v\n  faults: every %s:%s; power cut at end=%v",
 		p.seed, p.nodes, p.n, p.qw, p.logs, p.writers, p.readers, ms(p.chaos),
 		ms(p.netDelay), ms(p.netJitter), p.netLoss, p.netDup, p.netStall, ms(p.netStallMax),
 		ms(p.diskWrite), p.direct, p.lstSegment, p.snapshotRecords,
 		ms(p.storeDelay), p.storeUnavailable, p.storeConflict, p.storeLost, p.storeLate,
 		p.window, p.segment, ms(p.flushAge), ms(p.segmentAge), p.maxRecord, p.blockBytes,
-		ms(p.think), ms(p.life), ms(p.flushEvery), ms(p.faultEvery), f, p.powerCutAtEnd)
+		ms(p.think), ms(p.life), ms(p.flushEvery), p.retain, p.retainBytes, p.budget, p.trims, ms(p.faultEvery), f, p.powerCutAtEnd)
 }
 
 func ms(t protocol.Time) string { return fmt.Sprintf("%.3fms", float64(t)/1e6) }
@@ -183,6 +193,7 @@ type counters struct {
 	HotReads, HotRecords, ColdReads, ColdRecords     int
 	Polls, FinalRecords, Tails, MergedRecords        int
 	LostThenFound                                    int
+	Trims, NoSpace, Restarts, OpenersKilled          int
 	Events                                           int
 	VirtualMS                                        int
 }
@@ -192,7 +203,7 @@ func (c *counters) add(n *int) { *n++ }
 // required names the counters that a run over many seeds must not leave at zero.
 var required = []string{"Commits", "Takeovers", "OverlappingTakeovers", "PowerCuts", "TornWrites", "Kills", "PowerCutsOfAll", "Wipes", "DamagedSeen",
 	"AppliedButUnknown", "StaleReturners", "PartialActivations", "HoledSegments", "EnsembleChanges", "Zombies", "Fenced", "Duplicated",
-	"Lost", "Delayed", "Partitioned", "StoreOutages", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Reclaimed"}
+	"Lost", "Delayed", "Partitioned", "StoreOutages", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Reclaimed", "Trims", "NoSpace", "Restarts", "OpenersKilled"}
 
 // table returns the counters by name.
 func (c *counters) table() map[string]int {

@@ -72,6 +72,9 @@ func runSeed(seed uint64, m Mutant, verbose bool) (o outcome) {
 		for range w.p.writers {
 			w.writerLife(l)
 		}
+		if w.p.trims {
+			w.trimmer(l)
+		}
 		for range w.p.readers {
 			w.hotReader(l, false)
 			w.hotReader(l, true)
@@ -124,7 +127,7 @@ func (w *world) heal() {
 	w.net.heal()
 	w.store.heal()
 	for _, n := range w.nodes {
-		n.slow = 0
+		n.slow, n.noStore = 0, 0
 		if n.flusher != nil {
 			n.flusher.wake() // it may be asleep for long
 		}

@@ -40,6 +40,7 @@ type world struct {
 	healed  bool
 	opening map[protocol.LogID]int // opens that hold a token and are not finished
 	targets map[*client]protocol.Ensemble
+	armed   protocol.Stage // the stage in which the next opener dies; StageFence: none
 
 	failure *Failure
 	trace   *bytes.Buffer // nil unless asked for

@@ -49,7 +49,8 @@ func (a *writerActor) openLog(o openOptions) error {
 		return err
 	}
 	cfg := op.res.Config
-	cfg.SegmentAge = a.client.w.p.segmentAge
+	p := a.client.w.p
+	cfg.SegmentAge, cfg.Retain, cfg.RetainBytes = p.segmentAge, p.retain, p.retainBytes
 	w, err := protocol.NewWriter(cfg, a.client.w.now)
 	if err != nil {
 		a.client.w.fail("open", "%s: %v", a.name, err)
@@ -248,4 +249,20 @@ func (a *writerActor) reopen() {
 	for x := a.w.Committed() + 1; x < a.w.Next(); x++ {
 		w.check.gave(a.l.id, a.w.Epoch(), x, a.sent[x])
 	}
+}
+
+// trimmer moves the trim point of a log, never above what is archived: what matters here is that it changes the record
+// under the openers' feet (X4).
+func (w *world) trimmer(l *simLog) {
+	w.newClient("trimmer", func(c *client) {
+		for {
+			c.p.sleep(between(c.rng, 50*millisecond, 500*millisecond))
+			before := w.archivedThrough(l.id) + 1
+			rec, err := c.cat.Trim(c.context(3*second), l.name, l.id, protocol.LSN(1+c.rng.Int64N(int64(before))))
+			if err == nil {
+				w.c.add(&w.c.Trims)
+				w.tracef("%s: log %s trimmed before %d", c.name, l.name, rec.Record.TrimBefore)
+			}
+		}
+	})
 }
