@@ -88,7 +88,10 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		return fail(ErrInvalid, err)
 	}
 	c.cat = cat
-	cluster, err := cat.Cluster(ctx)
+	cluster, err := cat.LoadCluster(ctx)
+	if errors.Is(err, meta.ErrNotFound) {
+		err = fmt.Errorf("there is no cluster at root %q of %s: no log node has started with this store yet, or store or root are others", cfg.Root, c.store)
+	}
 	if err != nil {
 		return fail(ErrUnavailable, err)
 	}

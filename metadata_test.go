@@ -1,6 +1,7 @@
 package btrlog_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -40,7 +41,12 @@ func TestTakeoverUnderMetadataFaults(t *testing.T) {
 func TestReopenThatFailedIsRepeated(t *testing.T) {
 	c := newCluster(t, "n1", "n2", "n3", "n4")
 	store := faulty.New(c.store, faulty.Config{})
-	client := c.client(func(cfg *btrlog.Config) { cfg.Store, cfg.Timeout = store, time.Second })
+	client := c.client(func(cfg *btrlog.Config) { cfg.Store = store })
+	short := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		t.Cleanup(cancel)
+		return ctx
+	}
 	c.create(client, "orders", btrlog.LogOptions{Nodes: []string{"n1", "n2", "n3"}})
 	w := c.writer(client, "orders")
 	last := fill(t, w, 10)
@@ -49,7 +55,7 @@ func TestReopenThatFailedIsRepeated(t *testing.T) {
 	store.Add(faulty.Rule{Ops: faulty.PutIfMatch, Prefix: "logs/", Fault: faulty.Unavailable})
 	var e *btrlog.Error
 	o := btrlog.WriterOptions{Replace: map[string]string{"n3": "n4"}}
-	if err := w.Reopen(t.Context(), o); !errors.As(err, &e) || e.Kind != btrlog.ErrUnavailable || e.Unknown || !e.Retryable {
+	if err := w.Reopen(short(), o); !errors.As(err, &e) || e.Kind != btrlog.ErrUnavailable || e.Unknown || !e.Retryable {
 		t.Fatalf("re-open without the store: %v", err)
 	}
 	last = fill(t, w, 10)
@@ -57,7 +63,7 @@ func TestReopenThatFailedIsRepeated(t *testing.T) {
 	// Between token and install: it waits.
 	store.Heal()
 	store.Add(faulty.Rule{Ops: faulty.PutIfMatch, Prefix: "logs/", Fault: faulty.Unavailable, Skip: 1})
-	if err := w.Reopen(t.Context(), o); !errors.As(err, &e) || e.Kind != btrlog.ErrUnavailable || !e.Unknown || !e.Retryable {
+	if err := w.Reopen(short(), o); !errors.As(err, &e) || e.Kind != btrlog.ErrUnavailable || !e.Unknown || !e.Retryable {
 		t.Fatalf("re-open that lost the store half way: %v", err)
 	}
 	if err := w.Err(); err != nil {
@@ -87,7 +93,7 @@ func TestReopenThatFailedIsRepeated(t *testing.T) {
 	// A token whose outcome is not known, and which was applied, is found again by its nonce.
 	store.Add(faulty.Rule{Ops: faulty.PutIfMatch, Prefix: "logs/", Fault: faulty.LostReply, Count: 1})
 	store.Add(faulty.Rule{Ops: faulty.Get, Prefix: "logs/", Fault: faulty.Unavailable})
-	if err := w.Reopen(t.Context(), btrlog.WriterOptions{}); !errors.As(err, &e) || !e.Retryable {
+	if err := w.Reopen(short(), btrlog.WriterOptions{}); !errors.As(err, &e) || !e.Retryable {
 		t.Fatalf("re-open with a token of unknown outcome: %v", err)
 	}
 	store.Heal()

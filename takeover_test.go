@@ -137,7 +137,7 @@ func TestOneNodeDownAndBack(t *testing.T) {
 
 func TestTooFewNodes(t *testing.T) {
 	c := newCluster(t, "n1", "n2", "n3")
-	client := c.client(func(cfg *btrlog.Config) { cfg.Timeout = 500 * time.Millisecond })
+	client := c.client(func(cfg *btrlog.Config) { cfg.Timeout = 3 * time.Second })
 	if _, err := client.Create(t.Context(), "wide", btrlog.LogOptions{N: 5}); !errors.Is(err, btrlog.ErrUnavailable) || !strings.Contains(err.Error(), "5 nodes are needed, 3 are registered") {
 		t.Fatalf("create over too few nodes: %v", err)
 	}
