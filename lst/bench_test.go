@@ -67,7 +67,7 @@ func BenchmarkRawDirectWrite(b *testing.B) {
 				b.Fatal(err)
 			}
 			const size = 64 << 20
-			if err := zeroFill(f, size); err != nil {
+			if err := (&Store{opt: Options{Inline: true}}).zeroFill(f, size); err != nil {
 				b.Fatal(err)
 			}
 			if err := f.Sync(); err != nil {

@@ -147,6 +147,9 @@ func (s *Store) check(b *Batch) error {
 //
 // Errors are definite: nothing was written. ErrNoSpace ends by itself.
 func (s *Store) Prepare(b *Batch) (Write, error) {
+	if err := s.preload(b); err != nil {
+		return Write{}, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.check(b); err != nil {
@@ -188,6 +191,9 @@ func (s *Store) prepare(batches []*Batch) (*pending, error) {
 	for _, b := range batches {
 		p.batches = append(p.batches, pendingBatch{b, p.appendBatch(b, claim)})
 		s.sinceRecords += b.adds
+		if b.adds > 0 && s.opt.RetainAge > 0 {
+			s.lastAppendMS = s.nowMS()
+		}
 	}
 	s.sinceBytes += need
 	s.rideAlong(p, int(need))
@@ -246,7 +252,7 @@ func (s *Store) makeRoom(need int64, class roomClass) error {
 		}
 	}
 	if s.spare == nil {
-		if err := s.waitSpare(); err != nil {
+		if err := s.waitSpare(class != roomFree); err != nil {
 			return err
 		}
 		if want <= s.room() {
@@ -300,12 +306,21 @@ func (s *Store) keepFree(class roomClass) int64 {
 // reserve is the room kept for freeing space: the size of a base snapshot and
 // a part of the segment.
 func (s *Store) reserve() int64 {
+	if s.ix.cold.Load() != nil {
+		return s.opt.SegmentBytes / 2 // the size of a base is not known yet
+	}
 	return min(s.opt.SegmentBytes/2, max(s.opt.SegmentBytes/8, 12<<10)+2*s.snap.baseBytes)
 }
 
 // waitSpare waits for the next segment if it is being made, and makes it if
 // nobody does: no caller, the keeper included, waits for the keeper to come round.
-func (s *Store) waitSpare() error {
+func (s *Store) waitSpare(records bool) error {
+	s.urgent++
+	defer func() { s.urgent-- }()
+	// What frees space must not wait for itself.
+	if records && s.reclaiming && !s.opt.Inline && !s.waitUntil(func() bool { return !s.reclaiming && !s.making || s.spare != nil }) {
+		return fmt.Errorf("%w: waited %v for the oldest segments to be dropped in %s", ErrNoSpace, longestWait, s.dir)
+	}
 	if s.making && !s.waitUntil(func() bool { return !s.making }) {
 		return fmt.Errorf("lst: waited %v for segment %s to be preallocated in %s", longestWait, segmentName(s.active.head.number+1), s.dir)
 	}

@@ -29,6 +29,7 @@ type fileSet struct {
 	list atomic.Pointer[[]*segFile]
 	mu   sync.Mutex
 	open []*segFile
+	pins atomic.Int64
 	shut bool
 }
 
@@ -50,6 +51,7 @@ func (f *segFile) salt() uint32 {
 type handle struct {
 	f    vfs.File
 	refs atomic.Int32
+	pins *atomic.Int64 // set when the file was dropped while in use
 }
 
 func (h *handle) acquire() bool {
@@ -67,6 +69,9 @@ func (h *handle) acquire() bool {
 func (h *handle) release() {
 	if h.refs.Add(-1) == 0 {
 		h.f.Close()
+		if h.pins != nil {
+			h.pins.Add(-1)
+		}
 	}
 }
 
@@ -88,6 +93,20 @@ func (s *fileSet) add(number uint32, h *segHeader) {
 	s.list.Store(&list)
 }
 
+// addRange makes the segments from and to, and those between, readable.
+func (s *fileSet) addRange(from, to uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := append([]*segFile(nil), *s.list.Load()...)
+	for n := from; n <= to; n++ {
+		if s.get(n) == nil {
+			list = append(list, &segFile{number: n, path: segmentPath(s.dir, n)})
+		}
+	}
+	sort.Slice(list, func(a, b int) bool { return list[a].number < list[b].number })
+	s.list.Store(&list)
+}
+
 func (s *fileSet) drop(number uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,10 +117,18 @@ func (s *fileSet) drop(number uint32) {
 			list = append(list, f)
 			continue
 		}
+		if h := f.handle.Load(); h != nil {
+			h.pins = &s.pins // the list's own reference is still held
+			s.pins.Add(1)
+		}
 		s.closeLocked(f)
 	}
 	s.list.Store(&list)
 }
+
+// pinned counts the dropped files that readers still have open: their space comes
+// back when those reads end (L20).
+func (s *fileSet) pinned() int64 { return s.pins.Load() }
 
 func (s *fileSet) closeLocked(f *segFile) {
 	if h := f.handle.Swap(nil); h != nil {
@@ -192,6 +219,19 @@ func (s *fileSet) acquire(f *segFile) (*handle, error) {
 	f.handle.Store(h)
 	s.open = append(s.open, f)
 	return h, nil
+}
+
+// head returns a segment's header, read with the first use of the file.
+func (s *fileSet) head(f *segFile) (*segHeader, error) {
+	if h := f.header.Load(); h != nil {
+		return h, nil
+	}
+	h, err := s.acquire(f)
+	if err != nil {
+		return nil, err
+	}
+	h.release()
+	return f.header.Load(), nil
 }
 
 // read fills p from position at.

@@ -70,6 +70,12 @@ func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
 			b.done <- commitResult{err: err}
 		}
 	}
+
+	for _, b := range group {
+		if err := s.preload(b); err != nil {
+			break // latched: prepare refuses all
+		}
+	}
 	s.mu.Lock()
 	good := s.good[:0]
 	n, size, force := 0, 0, false

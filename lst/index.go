@@ -3,6 +3,7 @@ package lst
 import (
 	"runtime"
 	"sort"
+	"sync"
 	"sync/atomic"
 )
 
@@ -129,6 +130,8 @@ type index struct {
 	kvs     trie[kvEntry]
 	files   *fileSet
 	cache   *tailCache
+	lock    sync.Locker               // excludes the writer; readers take it for cold state only
+	cold    atomic.Pointer[coldState] // what the restart has not read yet
 
 	live         map[uint32]segLive // records that are not trimmed, per segment
 	records      int64
@@ -150,7 +153,7 @@ type sealItem struct {
 }
 
 func newIndex(files *fileSet, cache *tailCache) *index {
-	return &index{files: files, cache: cache, live: map[uint32]segLive{}}
+	return &index{files: files, cache: cache, live: map[uint32]segLive{}, lock: &sync.Mutex{}}
 }
 
 func (x *index) liveAdd(seg uint32, records, bytes int64) {
@@ -492,6 +495,9 @@ func (x *index) dropStream(st *stream) {
 }
 
 func (x *index) put(key, value []byte) {
+	if c := x.cold.Load(); c != nil {
+		c.takeKV(key)
+	}
 	e := x.kvs.get(key)
 	if e == nil {
 		e = &kvEntry{key: string(key)}
@@ -504,10 +510,17 @@ func (x *index) put(key, value []byte) {
 }
 
 func (x *index) delete(key []byte) {
+	c := x.cold.Load()
 	if e := x.kvs.get(key); e != nil {
 		x.kvs.del(key)
 		e.gone = true
 		x.touchKV(e)
+	} else if c != nil && !c.isTaken(kvKey(key)) {
+		// The snapshot may hold it: the next one has to say that it is gone.
+		x.touchKV(&kvEntry{key: string(key), gone: true})
+	}
+	if c != nil {
+		c.takeKV(key)
 	}
 }
 

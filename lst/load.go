@@ -2,49 +2,29 @@ package lst
 
 import (
 	"fmt"
+
+	"github.com/btrlog/btrlog/lst/vfs"
 )
 
 // loadSnapshot reads the chain of roots down to a base and builds the index.
 func (r *recovery) loadSnapshot() error {
-	var chain []*rootInfo
-	for at := r.rootAt; at != 0; {
-		body, err := r.frameAt(at, kindRoot, 0, 0)
-		if err != nil {
-			return err
-		}
-		root, err := decodeRoot(body, at)
-		if err != nil {
-			return r.corrupt(at, err.Error())
-		}
-		if len(chain) > baseAtMostEvery+1 || root.prev >= at {
-			return r.corrupt(at, "snapshot roots do not lead to a base")
-		}
-		chain = append(chain, root)
-		at = root.prev
+	chain, err := r.readChain(r.root)
+	if err != nil {
+		return err
 	}
-	r.root = chain[0]
-	r.chain = len(chain) - 1
+	r.chain = chain
 	for i := len(chain) - 1; i >= 0; i-- {
-		root := chain[i]
-		for k := range root.pieces {
-			p := &root.pieces[k]
-			body, err := r.frameAt(p.at, kindTable, p.size, p.crc)
-			if err != nil {
+		for k := range chain[i].pieces {
+			if err := r.loadPiece(r.ix, chain[i], k); err != nil {
 				return err
 			}
-			r.rep.SnapshotBytes += int64(len(body))
-			if err := r.ix.loadTable(body, root.number); err != nil {
-				return r.corrupt(p.at, err.Error())
-			}
-		}
-		if root.base {
-			r.baseLen = root.bytes
-		} else {
-			r.deltas += root.bytes
 		}
 	}
-	r.rep.Snapshot = r.root.number
-	return r.ix.loaded()
+	r.ix.streams.ascend(nil, func(st *stream) bool {
+		err = r.ix.loadedStream(st)
+		return err == nil
+	})
+	return err
 }
 
 func (r *recovery) corrupt(at pos, reason string) error {
@@ -53,23 +33,23 @@ func (r *recovery) corrupt(at pos, reason string) error {
 
 // frameAt reads one frame that must be there. size and crc are checked unless
 // size is 0. The body is valid until the next call of r.
-func (r *recovery) frameAt(at pos, kind frameKind, size, crc uint32) ([]byte, error) {
+func (r *recovery) frameAt(at pos, kind frameKind, size, crc uint32) (h frameHead, body []byte, err error) {
 	if !r.exists(at.seg()) {
-		return nil, &Corruption{File: segmentPath(r.dir, at.seg()), Reason: "segment file is missing"}
+		return h, nil, &Corruption{File: segmentPath(r.dir, at.seg()), Reason: "segment file is missing"}
 	}
 	s, err := r.segment(at.seg())
 	if err != nil {
-		return nil, err
+		return h, nil, err
 	}
 	if s.reason != "" {
-		return nil, &Corruption{File: s.path, Reason: s.reason}
+		return h, nil, &Corruption{File: s.path, Reason: s.reason}
 	}
-	f, err := r.files().acquire(r.segFile(s))
+	f, err := r.fs.Open(s.path, vfs.ReadOnly)
 	if err != nil {
-		return nil, err
+		return h, nil, err
 	}
-	defer f.release()
-	w := &frameReader{f: f.f, size: min(s.size, at.off()+frameHeadBytes+max(int64(size), 64<<10)), win: r.buf[:0]}
+	defer f.Close()
+	w := &frameReader{f: f, size: min(s.size, at.off()+frameHeadBytes+max(int64(size), 16<<10)), win: r.buf[:0]}
 	h, body, ok, err := w.frame(at.off(), s.size, s.number, s.head.salt)
 	if err == nil && !ok && h.length > 0 && size == 0 {
 		// A root larger than the guess.
@@ -78,23 +58,12 @@ func (r *recovery) frameAt(at pos, kind frameKind, size, crc uint32) ([]byte, er
 	}
 	r.buf = w.win
 	if err != nil {
-		return nil, err
+		return h, nil, err
 	}
 	if !ok || h.kind != kind || size != 0 && (h.length != size || h.crc != crc) {
-		return nil, r.corrupt(at, fmt.Sprintf("snapshot frame of kind %d is damaged", kind))
+		return h, nil, r.corrupt(at, fmt.Sprintf("snapshot frame of kind %d is damaged", kind))
 	}
-	return body, nil
-}
-
-// files gives recovery the same bounded descriptors that readers use.
-func (r *recovery) files() *fileSet { return r.ix.files }
-
-func (r *recovery) segFile(s *recSegment) *segFile {
-	if f := r.ix.files.get(s.number); f != nil {
-		return f
-	}
-	r.ix.files.add(s.number, &s.head)
-	return r.ix.files.get(s.number)
+	return h, body, nil
 }
 
 // loadTable applies one piece of a snapshot. Counts are left for loaded.
@@ -222,34 +191,30 @@ func (x *index) loadOpen(r *reader, l *leaf, m bitmap, all bool) {
 	l.open.Store(o)
 }
 
-// loaded computes what follows from the leaves once all tables are in.
-func (x *index) loaded() error {
-	var err error
-	x.streams.ascend(nil, func(st *stream) bool {
-		trim := st.trim.Load()
-		ls := st.list()
-		drop := 0
-		for drop < len(ls) && ls[drop].base+leafSlots <= trim {
-			drop++
+// loadedStream computes what follows from a stream's leaves once all its tables
+// are in, and counts its records as live.
+func (x *index) loadedStream(st *stream) error {
+	trim := st.trim.Load()
+	ls := st.list()
+	drop := 0
+	for drop < len(ls) && ls[drop].base+leafSlots <= trim {
+		drop++
+	}
+	if drop > 0 {
+		rest := append([]*leaf(nil), ls[drop:]...)
+		st.leaves.Store(&rest)
+		ls = rest
+	}
+	for i, l := range ls {
+		if l.open.Load() == nil && l.sealed.Load() == nil {
+			return fmt.Errorf("lst: snapshot names a leaf of stream %v without slots", st.id)
 		}
-		if drop > 0 {
-			rest := append([]*leaf(nil), ls[drop:]...)
-			st.leaves.Store(&rest)
-			ls = rest
-		}
-		for i, l := range ls {
-			if l.open.Load() == nil && l.sealed.Load() == nil {
-				err = fmt.Errorf("lst: snapshot names a leaf of stream %v without slots", st.id)
-				return false
-			}
-			x.loadedLeaf(st, l, trim, i == len(ls)-1)
-		}
-		st.low.Store(trim)
-		st.contig.Store(0)
-		st.resetEnds()
-		return true
-	})
-	return err
+		x.loadedLeaf(st, l, trim, i == len(ls)-1)
+	}
+	st.low.Store(trim)
+	st.contig.Store(0)
+	st.resetEnds()
+	return nil
 }
 
 func (x *index) loadedLeaf(st *stream, l *leaf, trim uint64, last bool) {

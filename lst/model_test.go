@@ -31,7 +31,7 @@ type modelRun struct {
 	step  int
 	clock time.Time
 	noRoom,
-	crashes, reopens, dropped int
+	crashes, reopens, dropped, cold int
 }
 
 func (m *modelRun) fatal(format string, args ...any) {
@@ -66,8 +66,21 @@ func (m *modelRun) open() {
 		}
 	}
 	m.s = s
-	if err := m.h.recovered(s.View()); err != nil {
+	v := s.View()
+	if m.opt.lazyInline && m.r.IntN(3) > 0 {
+		// Another eye finds out what survived: this store stays as it was opened.
+		r, err := OpenReadOnly("/db/store", m.opt)
+		if err != nil {
+			m.fatal("read-only open beside the new writer: %v", err)
+		}
+		defer r.Close()
+		v = r.View()
+	}
+	if err := m.h.recovered(v); err != nil {
 		m.fatal("%v", err)
+	}
+	if s.ix.cold.Load() != nil {
+		m.cold++
 	}
 }
 
@@ -329,7 +342,7 @@ func runModel(t *testing.T, seed uint64, steps int) {
 	rnd := rand.New(rand.NewPCG(seed, 78))
 	m.opt = Options{
 		Mode: Mode(r.IntN(2)), SegmentBytes: 32<<10 + int64(r.IntN(4))<<14, SnapshotRecords: 10 + r.IntN(300),
-		SnapshotBytes: 4<<10 + int64(r.IntN(64<<10)), TailCacheBytes: r.IntN(3) - 1, MaxOpenFiles: 2, Inline: true,
+		SnapshotBytes: 4<<10 + int64(r.IntN(64<<10)), TailCacheBytes: r.IntN(3) - 1, MaxOpenFiles: 2, Inline: true, lazyInline: r.IntN(3) > 0,
 		Now: func() time.Time { return m.clock },
 		Random: func(p []byte) {
 			for i := range p {
@@ -351,6 +364,12 @@ func runModel(t *testing.T, seed uint64, steps int) {
 			m.open()
 		}
 		if m.step%16 == 0 {
+			if m.s.ix.cold.Load() != nil && r.IntN(2) == 0 {
+				if d := m.h.latest.differsNamed(m.s.View()); d != "" {
+					m.fatal("named: %s", d)
+				}
+				continue
+			}
 			if d := m.h.latest.differs(m.s.View()); d != "" {
 				m.fatal("%s", d)
 			}
@@ -361,11 +380,14 @@ func runModel(t *testing.T, seed uint64, steps int) {
 	}
 	m.disk.ClearFaults()
 	m.disk.SetCapacity(0)
-	t.Logf("crashes %d reopens %d dropped %d refused for space %d", m.crashes, m.reopens, m.dropped, m.noRoom)
+	t.Logf("crashes %d reopens %d dropped %d refused for space %d opened cold %d", m.crashes, m.reopens, m.dropped, m.noRoom, m.cold)
 }
 
 // checkLive compares the live counts per segment with the index itself.
 func checkLive(s *Store) error {
+	if err := s.loadRest(); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	got := map[uint32]segLive{}

@@ -79,6 +79,13 @@ type Options struct {
 	// another segment beyond it are refused with ErrNoSpace until Reclaim can
 	// drop one. 0 means no limit.
 	DiskBudgetBytes int64
+	// DropOldest makes the store keep within DiskBudgetBytes by itself: instead of
+	// refusing it trims every stream past the oldest segment, and drops that. Not
+	// for owners whose data must be somewhere else first.
+	DropOldest bool
+	// RetainAge makes the store trim and drop records of this age, in whole
+	// segments. 0 means never.
+	RetainAge time.Duration
 	// TailCacheBytes is the memory that holds the most recent bytes written, so
 	// that hot reads cost no disk read. 0 means 16 MiB; negative means none.
 	TailCacheBytes int
@@ -86,10 +93,13 @@ type Options struct {
 	MaxOpenFiles int
 	// Inline runs preallocation, snapshot syncs and budget reclaims inside the
 	// calls instead of a goroutine of the store, so that a simulation is
-	// deterministic.
+	// deterministic; Open then reads the state of all streams and keys.
 	Inline bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
+	// lazyInline makes a restart in Inline mode read the snapshot when it is asked
+	// for, as the others do. Without it Open reads all, and reports all damage.
+	lazyInline bool
 	// Random fills p with random bytes for store ids and file salts; nil means
 	// crypto/rand.
 	Random func(p []byte)
@@ -128,6 +138,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.SnapshotRecords < 0 || o.SnapshotBytes < 0 || o.SnapshotInterval < 0 || o.DiskBudgetBytes < 0 || o.MaxOpenFiles < 0 {
 		return o, fmt.Errorf("%w: negative limit in Options", ErrInvalid)
+	}
+	if o.RetainAge < 0 || o.DropOldest && o.DiskBudgetBytes < 3*o.SegmentBytes {
+		return o, fmt.Errorf("%w: RetainAge %v; DropOldest needs a DiskBudgetBytes of at least three segments of %d", ErrInvalid, o.RetainAge, o.SegmentBytes)
 	}
 	if o.TailCacheBytes == 0 {
 		o.TailCacheBytes = 16 << 20

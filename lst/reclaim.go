@@ -25,12 +25,18 @@ func (s *Store) reclaimable() bool {
 }
 
 // Reclaim drops the oldest segments that hold no live record and returns how
-// many. Commits go on meanwhile; it writes a snapshot if it needs one. Call it
+// many, after trimming what Options.DropOldest and RetainAge want gone. Commits go on meanwhile; it writes a snapshot if it needs one. Call it
 // after trimming streams. Segments are dropped oldest first: one live record
 // pins its segment and all later ones.
 func (s *Store) Reclaim() (int, error) {
 	s.reclaimMu.Lock()
 	defer s.reclaimMu.Unlock()
+	if err := s.loadRest(); err != nil {
+		return 0, err
+	}
+	if err := s.retain(); err != nil {
+		return 0, err
+	}
 	s.mu.Lock()
 	if !s.reclaimable() {
 		s.mu.Unlock()
@@ -57,6 +63,9 @@ func (s *Store) Reclaim() (int, error) {
 func (s *Store) Snapshot() error {
 	s.reclaimMu.Lock()
 	defer s.reclaimMu.Unlock()
+	if err := s.loadRest(); err != nil {
+		return err
+	}
 	return s.snapshotNow(0)
 }
 
@@ -81,6 +90,7 @@ func (s *Store) snapshotNow(floor uint32) error {
 			if err := s.indexWrite(); err != nil {
 				return err
 			}
+			s.pace()
 		}
 		if err := s.Sync(); err != nil {
 			return err
@@ -122,17 +132,8 @@ func (s *Store) indexWrite() error {
 		s.mu.Unlock()
 		return err
 	}
-	w := Write{Ticket: p.ticket, File: p.seg.file, Offset: p.off, Buffer: p.buf, p: p}
 	s.mu.Unlock()
-	werr := error(nil)
-	if len(w.Buffer) > 0 {
-		werr = w.Execute()
-	}
-	s.mu.Lock()
-	s.finish(p, werr)
-	err = s.waitCompleted(w.Ticket)
-	s.cond.Broadcast()
-	s.mu.Unlock()
+	err = s.writeOut(p)
 	if err == nil {
 		s.housekeepSpare()
 	}

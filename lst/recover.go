@@ -1,10 +1,12 @@
 package lst
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"sort"
 
 	"github.com/btrlog/btrlog/lst/vfs"
 )
@@ -13,15 +15,20 @@ import (
 //
 //	1 The newest segment with a link frame is the last one in use. Its link says
 //	  up to where the store was durable when it began (claim) and names a durable
-//	  snapshot.
-//	2 Walk all frames from that claim to the first place that holds none: the end.
+//	  snapshot. The newest root frame in the segment, looked for from its end
+//	  backwards, has a claim too, and is at most one interval away.
+//	2 Walk all frames from that claim, or from where the snapshot's replay begins,
+//	  to the first place that holds none: the end. The batches are kept.
 //	  If only zeros follow, the end is clean. Otherwise it is a tear, and every
 //	  frame found behind it is asked for its claim: one above the tear proves that
-//	  durable data is damaged, which is an error. Else the tail is cut.
+//	  durable data is damaged, which is an error. Else the tail is cut. If the
+//	  root found backwards lies behind the tear, it is not part of the store: walk
+//	  again from the link's claim.
 //	3 The newest root frame on the walk, or the one the link names, is the
 //	  snapshot. Everything in front of the claim is durable, everything behind it
 //	  was just checked: the snapshot is whole (T4).
-//	4 Load it, replay the batches from where it began to the end.
+//	4 Take the batches from where the snapshot began to the end; its own pieces
+//	  are read at once, or when they are asked for (coldState).
 //	5 Sync what was walked; only then remove files below the snapshot's floor,
 //	  segments behind a tear, and files that were never in use. The other order
 //	  could leave, after a power loss, neither the old index nor the new.
@@ -39,12 +46,17 @@ type recovery struct {
 	last    *recSegment // newest segment with a link
 	end     pos         // end of the store
 	torn    bool
-	root    *rootInfo
-	rootAt  pos // newest root seen on the walk
-	chain   int // deltas on top of the base
-	deltas  int64
-	baseLen int64
+	root    *rootInfo // the snapshot
+	rootAt  pos       // newest root seen on the walk
+	from    pos       // the walk began here
+	ops     recOps    // of the batches on the walk
+	chain   []*rootInfo
 	buf     []byte
+	lazy    bool // leave the snapshot to be read when it is asked for
+	// deferZeros leaves the rest of a preallocated file, behind zeroWindow, to be
+	// checked later; unchecked says where it begins, by segment.
+	deferZeros bool
+	unchecked  map[uint32]int64
 }
 
 type recSegment struct {
@@ -86,12 +98,8 @@ func (r *recovery) open() error {
 }
 
 func (r *recovery) exists(n uint32) bool {
-	for _, k := range r.numbers {
-		if k == n {
-			return true
-		}
-	}
-	return false
+	i := sort.Search(len(r.numbers), func(i int) bool { return r.numbers[i] >= n })
+	return i < len(r.numbers) && r.numbers[i] == n
 }
 
 // segment reads a segment's header and link frame.
@@ -154,7 +162,7 @@ func (r *recovery) neverUsed(s *recSegment, f vfs.File) error {
 
 // zeros reports whether the file holds only zeros in [from, to), and where not.
 func (r *recovery) zeros(f vfs.File, from, to int64) (int64, bool, error) {
-	b := make([]byte, 64<<10)
+	b := make([]byte, min(256<<10, max(0, to-from)))
 	for from < to {
 		n, err := f.ReadAt(b[:min(int64(len(b)), to-from)], from)
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -271,17 +279,126 @@ func (r *recovery) walk(s *recSegment, off, limit int64, fn func(h frameHead, bo
 	return off, nil
 }
 
-// findEnd does steps 2 and 3.
-func (r *recovery) findEnd() error {
+// newestRoot looks for the newest root frame of the last segment, from its end
+// backwards; nil if there is none. What it finds is a frame that was written, not
+// yet a snapshot that is whole.
+func (r *recovery) newestRoot() (*rootInfo, error) {
+	s := r.last
+	f, err := r.fs.Open(s.path, vfs.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	hi, err := r.usedTo(s, f)
+	if err != nil {
+		return nil, err
+	}
+	low := int64(s.head.dataStart)
+	mark := []byte{byte(kindRoot), formatVersion, 0, 0}
+	buf := make([]byte, min(1<<20, s.size)+frameHeadBytes)
+	var found []int
+	for hi > low {
+		lo := max(low, hi-1<<20)
+		end := min(hi+frameHeadBytes-1, s.size)
+		win := buf[:end-lo]
+		n, err := f.ReadAt(win, lo)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		// Forwards, because that search is fast, and the last one first.
+		found := found[:0]
+		for off := 0; ; {
+			i := bytes.Index(win[off:n], mark)
+			if i < 0 {
+				break
+			}
+			found = append(found, off+i)
+			off += i + 1
+		}
+		for k := len(found) - 1; k >= 0; k-- {
+			root, err := r.rootIn(s, win[found[k]:n], lo+int64(found[k]))
+			if root != nil || err != nil {
+				return root, err
+			}
+		}
+		hi = lo
+	}
+	return nil, nil
+}
+
+// rootIn reads the root frame that may begin at off, where b was found; nil if
+// there is none.
+func (r *recovery) rootIn(s *recSegment, b []byte, off int64) (*rootInfo, error) {
+	at := mkpos(s.number, off)
+	if len(b) < frameHeadBytes {
+		return nil, nil
+	}
+	h, ok := readFrameHead(b, at, s.head.salt)
+	if !ok || h.kind != kindRoot || off+frameHeadBytes+int64(h.length) > s.size {
+		return nil, nil
+	}
+	root, err := r.readRoot(at)
+	var c *Corruption
+	if errors.As(err, &c) {
+		return nil, nil // torn: the walk judges that
+	}
+	return root, err
+}
+
+// usedTo is a place in s that no root frame worth finding lies behind: the end of
+// a file that grows; in a zero-filled one the end of the data to some 100 KiB. If
+// zeros in the data mislead it, an older root is found, which does as well.
+func (r *recovery) usedTo(s *recSegment, f vfs.File) (int64, error) {
+	if s.head.flags&flagZeroed == 0 {
+		return s.size, nil
+	}
+	const step = 128 << 10
+	used, free := int64(0), (s.size+step-1)/step // the block at used holds data
+	var probe, zero [4096]byte
+	for used+1 < free {
+		mid := (used + free) / 2
+		n, err := f.ReadAt(probe[:], mid*step)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		if bytes.Equal(probe[:n], zero[:n]) {
+			free = mid
+		} else {
+			used = mid
+		}
+	}
+	return min(s.size, free*step), nil
+}
+
+// findEnd does steps 2 and 3, from root on if it is not nil.
+func (r *recovery) findEnd(root *rootInfo) error {
 	start := r.last.claim
 	first := r.numbers[0]
+	r.rootAt = r.last.root
+	if root == nil && r.rootAt != 0 {
+		var err error
+		if root, err = r.readRoot(r.rootAt); err != nil {
+			return err
+		}
+		start = min(start, root.replay)
+	} else if root != nil {
+		start, r.rootAt = min(root.claim, root.replay), root.at
+	} else {
+		start = mkpos(first, 0)
+	}
 	if start.seg() < first {
 		start = mkpos(first, 0)
 	}
-	r.rootAt = r.last.root
+	r.from = start
+	r.ops.reset()
 	note := func(h frameHead, body []byte, at pos) error {
-		if h.kind == kindRoot {
-			r.rootAt = at
+		switch h.kind {
+		case kindRoot:
+			r.rootAt = max(r.rootAt, at)
+		case kindBatch:
+			if err := r.ops.batch(body, at+frameHeadBytes); err != nil {
+				return r.corrupt(at, err.Error())
+			}
 		}
 		return nil
 	}
@@ -337,7 +454,7 @@ func (r *recovery) judgeEnd(s *recSegment, end int64, next *recSegment) error {
 		return err
 	}
 	defer f.Close()
-	at, clean, err := r.zeros(f, end, s.size)
+	at, clean, err := r.zeros(f, end, r.checkTo(s, end))
 	if err != nil {
 		return err
 	}
@@ -365,7 +482,7 @@ func (r *recovery) judgeEnd(s *recSegment, end int64, next *recSegment) error {
 		if err != nil {
 			return err
 		}
-		_, empty, err := r.zeros(lf, int64(later.head.dataStart), later.size)
+		_, empty, err := r.zeros(lf, int64(later.head.dataStart), r.checkTo(later, int64(later.head.dataStart)))
 		later.blank = err == nil && empty && (later.head.flags&flagZeroed == 0 || later.size >= int64(later.head.size))
 		if err == nil && !empty {
 			clean = false
@@ -425,65 +542,57 @@ func (r *recovery) claims(s *recSegment, f vfs.File, off int64, see func(claim, 
 	return nil
 }
 
-// replay applies the batches from where the snapshot began to the end.
-func (r *recovery) replay() error {
-	from := mkpos(r.numbers[0], 0)
-	floor := uint32(1)
-	if r.root != nil {
-		from, floor = r.root.replay, r.root.floor
+// zeroWindow is how far behind the end a restart looks for bytes at once, when it
+// may leave the rest for later: far more than writes in flight take.
+const zeroWindow = 4 << 20
+
+// checkTo is where the search for bytes behind from ends.
+func (r *recovery) checkTo(s *recSegment, from int64) int64 {
+	if !r.deferZeros || s.size-from <= zeroWindow {
+		return s.size
+	}
+	if r.unchecked == nil {
+		r.unchecked = map[uint32]int64{}
+	}
+	r.unchecked[s.number] = from + zeroWindow
+	return from + zeroWindow
+}
+
+// take does step 4.
+func (r *recovery) take() error {
+	from, floor := mkpos(r.numbers[0], 0), uint32(1)
+	if r.rootAt != 0 {
+		root, err := r.readRoot(r.rootAt)
+		if err != nil {
+			return err
+		}
+		r.root, r.rep.Snapshot = root, root.number
+		from, floor = root.replay, root.floor
 	}
 	for n := floor; n <= r.end.seg(); n++ {
 		if !r.exists(n) {
 			return &Corruption{File: segmentPath(r.dir, n), Reason: "segment file is missing"}
 		}
-		r.ix.files.add(n, nil)
 	}
-	for n := from.seg(); n <= r.end.seg(); n++ {
-		s, err := r.segment(n)
-		if err != nil {
+	r.ix.files.addRange(floor, r.end.seg())
+	r.rep.ReplayedRecords = r.ops.since(from)
+	if r.root != nil && r.lazy {
+		c := newColdState(r.ix, r)
+		r.ix.cold.Store(c)
+		for i := range r.ops.ops {
+			if op := &r.ops.ops[i]; op.isKV() {
+				r.ops.applyKV(r.ix, op)
+			}
+		}
+		return nil
+	}
+	if r.root != nil {
+		if err := r.loadSnapshot(); err != nil {
 			return err
 		}
-		if s.reason != "" {
-			return &Corruption{File: s.path, Reason: s.reason}
-		}
-		off := int64(s.head.dataStart)
-		if n == from.seg() {
-			off = max(off, from.off())
-		}
-		limit := r.end.off()
-		if n < r.end.seg() {
-			next, err := r.segment(n + 1)
-			if err != nil {
-				return err
-			}
-			if !next.link || next.prev.seg() != n {
-				return &Corruption{File: next.path, Offset: int64(next.head.dataStart), Reason: "link frame is damaged"}
-			}
-			limit = next.prev.off()
-		}
-		end, err := r.walk(s, off, limit, func(h frameHead, body []byte, at pos) error {
-			if h.kind != kindBatch {
-				return nil
-			}
-			err := decodeOps(body, func(op *batchOp) error {
-				if op.code == opAppend || op.code == opAppendNext || op.code == opReplace {
-					r.rep.ReplayedRecords++
-				}
-				r.ix.apply(op, body, at+frameHeadBytes)
-				return nil
-			})
-			if err != nil {
-				return &Corruption{File: s.path, Offset: at.off(), Reason: err.Error()}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		if end < limit {
-			return &Corruption{File: s.path, Offset: end, Reason: "no valid frame in data that was durable"}
-		}
 	}
+	r.ops.apply(r.ix)
+	r.ops.reset()
 	if r.ix.broken != nil {
 		return r.ix.broken
 	}
@@ -498,15 +607,21 @@ func (r *recovery) run() error {
 	if r.last == nil {
 		return r.unused()
 	}
-	if err := r.findEnd(); err != nil {
+	root, err := r.newestRoot()
+	if err != nil {
 		return err
 	}
-	if r.rootAt != 0 {
-		if err := r.loadSnapshot(); err != nil {
+	if err := r.findEnd(root); err != nil {
+		return err
+	}
+	if root != nil && r.end <= root.at {
+		r.torn, r.unchecked = false, nil
+		r.rep.CutFile, r.rep.CutOffset, r.rep.CutBytes, r.rep.CutReason = "", 0, 0, ""
+		if err := r.findEnd(nil); err != nil {
 			return err
 		}
 	}
-	if err := r.replay(); err != nil {
+	if err := r.take(); err != nil {
 		return err
 	}
 	r.rep.Segments = len(*r.ix.files.list.Load())

@@ -12,8 +12,13 @@ import (
 // recover opens the store's directory for writing.
 func (s *Store) recover(rep *RecoveryReport) error {
 	s.dsync = s.opt.Mode == Direct
-	r := &recovery{fs: s.opt.FS, dir: s.dir, ix: s.ix, rep: rep}
-	if err := r.run(); err != nil {
+	count := &countFS{FS: s.opt.FS}
+	r := &recovery{fs: count, dir: s.dir, ix: s.ix, rep: rep, lazy: !s.opt.Inline || s.opt.lazyInline, deferZeros: !s.opt.Inline}
+	s.ix.lock = &s.mu
+	err := r.run()
+	rep.Reads, rep.BytesRead = int(count.calls.Load()), count.bytes.Load()
+	rep.BoundBytes = restartBound(rep)
+	if err != nil {
 		return err
 	}
 	if r.last == nil {
@@ -39,21 +44,51 @@ func (s *Store) recover(rep *RecoveryReport) error {
 			return err
 		}
 	}
-	s.applied, s.durable = r.end, r.end
+	s.applied, s.durable, s.resumedAt = r.end, r.end, r.end
 	if r.root != nil {
 		s.snap.last, s.snap.number = *r.root, r.root.number
 		s.snap.last.pieces = nil
 		s.snap.synced = s.snap.last
-		s.snap.deltas, s.snap.deltaBytes, s.snap.baseBytes = r.chain, r.deltas, r.baseLen
+		if c := s.ix.cold.Load(); c != nil {
+			c.failed = s.coldFailed
+			c.loaded = s.snap.follows
+		} else {
+			s.snap.follows(r.chain)
+		}
 	}
 	s.sinceRecords = rep.ReplayedRecords
 	return s.resume(r)
 }
 
+// restartBound is what a restart may read: the walk, the search for the newest
+// root over the same bytes, and a constant for headers, probes, the root and the
+// look behind the end of this file and the next.
+func restartBound(rep *RecoveryReport) int64 { return 3*rep.ReplayedBytes + 2*zeroWindow + 4<<20 }
+
+// coldFailed stops the store: a stream that cannot be read must not pass for
+// absent, and nothing may be built on it.
+func (s *Store) coldFailed(err error) {
+	s.mu.Lock()
+	s.latch(err)
+	s.mu.Unlock()
+}
+
+// follows takes the sizes of the chain of snapshots that a restart found.
+func (n *snapState) follows(chain []*rootInfo) {
+	n.deltas = len(chain) - 1
+	for _, root := range chain {
+		if root.base {
+			n.baseBytes = root.bytes
+		} else {
+			n.deltaBytes += root.bytes
+		}
+	}
+}
+
 // settle makes what was walked durable: it may still be in the page cache of a
 // process that was killed, and the store builds on it from now on.
 func (s *Store) settle(r *recovery) error {
-	from := min(r.last.claim.seg(), r.end.seg())
+	from := min(r.from.seg(), r.end.seg())
 	for n := max(from, r.numbers[0]); n <= r.end.seg(); n++ {
 		f, err := s.opt.FS.Open(segmentPath(s.dir, n), 0)
 		if err != nil {
@@ -98,6 +133,10 @@ func (s *Store) resume(r *recovery) error {
 	aligned := int64(w.file.BlockSize()) <= block
 	if r.torn || (s.opt.Mode == Direct) != (last.head.flags&flagZeroed != 0) || !aligned || s.nextOff > w.size {
 		s.cutEnd, s.nextOff = r.end, w.size
+	} else if from, ok := r.unchecked[last.number]; ok {
+		// Until the keeper has seen that only zeros follow, no further.
+		w.size = from &^ (block - 1)
+		s.checks = append(s.checks, zeroCheck{w, from})
 	}
 	return s.adoptSpare(r)
 }
@@ -125,6 +164,11 @@ func (s *Store) adoptSpare(r *recovery) error {
 		w, err := s.openSegment(sp.path, sp.head, run)
 		if err != nil {
 			return err
+		}
+		if from, ok := r.unchecked[n]; ok {
+			s.making = true // whoever needs it waits for the keeper's look
+			s.checks = append(s.checks, zeroCheck{w, from})
+			return nil
 		}
 		s.spare = w
 		return nil
@@ -158,4 +202,71 @@ func (s *Store) startNew(r *recovery, rep *RecoveryReport) error {
 	s.durable = s.applied
 	s.ix.files.add(1, &w.head)
 	return nil
+}
+
+// zeroCheck is the rest of a preallocated file that a restart has not looked at.
+type zeroCheck struct {
+	w    *writeSegment
+	from int64
+}
+
+// checkZeros looks at what the restart left. A frame found there proves, by its
+// claim, that durable data in front of it is damaged; anything else only makes
+// that part of the file unusable: stale frames of a torn write must never come to
+// stand behind new ones.
+func (s *Store) checkZeros() {
+	s.mu.Lock()
+	checks, end := s.checks, s.resumedAt
+	s.checks = nil
+	s.mu.Unlock()
+	for _, c := range checks {
+		claim, at, err := s.beyond(c)
+		s.mu.Lock()
+		spare := c.w.head.number > end.seg()
+		switch {
+		case err != nil:
+			s.latch(err)
+		case claim > end:
+			s.latch(&Corruption{File: segmentPath(s.dir, end.seg()), Offset: end.off(), Reason: fmt.Sprintf(
+				"no valid frame here, but the frame at %v was written when everything below %v was durable", at, claim)})
+		case at == 0 && !spare:
+			c.w.size = int64(c.w.head.size)
+		case at == 0:
+			s.spare = c.w
+		case spare:
+			c.w.file.Close() // ensureSpare makes it anew
+		}
+		if spare {
+			if s.spare != c.w && s.err != nil {
+				c.w.file.Close()
+			}
+			s.making = false
+		}
+		s.cond.Broadcast()
+		s.mu.Unlock()
+	}
+}
+
+// beyond looks for bytes from c.from on: the highest claim, and where something
+// is; 0 if nothing is.
+func (s *Store) beyond(c zeroCheck) (claim, at pos, err error) {
+	f, err := s.opt.FS.Open(c.w.path, vfs.ReadOnly)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	r := &recovery{fs: s.opt.FS, dir: s.dir}
+	size := int64(c.w.head.size)
+	off, zero, err := r.zeros(f, c.from, size)
+	if err != nil || zero {
+		return 0, 0, err
+	}
+	at = mkpos(c.w.head.number, off)
+	rs := &recSegment{number: c.w.head.number, path: c.w.path, head: c.w.head, size: size}
+	err = r.claims(rs, f, off, func(p, frame pos) {
+		if p > claim {
+			claim, at = p, frame
+		}
+	})
+	return claim, at, err
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/btrlog/btrlog/lst/vfs"
@@ -123,7 +124,7 @@ func (s *Store) buildSegment(path string, number uint32, size int64) (*writeSegm
 		h.flags = flagZeroed
 		// Overwriting zeros is what makes a synced write cheap later: no block
 		// allocation, no change of the file's metadata.
-		if err := zeroFill(f, size); err != nil {
+		if err := s.zeroFill(f, size); err != nil {
 			return nil, err
 		}
 		// The header goes in after the zeros are down: a header on disk means
@@ -161,18 +162,46 @@ func (s *Store) openSegment(path string, h segHeader, run vfs.Flag) (*writeSegme
 	return &writeSegment{head: h, file: f, path: path, size: int64(h.size)}, nil
 }
 
-func zeroFill(f vfs.File, size int64) error {
-	zeros := alignedBuffer(int(min(size, 1<<20)))
+// zeroFill takes the device for half of the time at most, so that commits beside
+// it keep theirs, unless somebody waits for the segment.
+func (s *Store) zeroFill(f vfs.File, size int64) error {
+	zeros := alignedBuffer(int(min(size, 256<<10)))
 	zeros = zeros[:cap(zeros)]
 	for off := int64(0); off < size; {
 		n := min(size-off, int64(len(zeros)))
+		start := time.Now()
 		if _, err := f.WriteAt(zeros[:n], off); err != nil {
 			return err
 		}
 		off += n
+		if !s.opt.Inline {
+			s.rest(min(time.Since(start), maxPause))
+		}
 	}
 	return nil
 }
+
+const maxPause = 5 * time.Millisecond
+
+// rest pauses background work, unless somebody waits for space or for Close. The
+// clock is the real one: nothing in a simulation rests.
+func (s *Store) rest(d time.Duration) {
+	s.mu.Lock()
+	hurry := s.urgent > 0 || s.active == nil || s.closed || s.opt.Inline
+	s.mu.Unlock()
+	if hurry {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.stop:
+	}
+}
+
+// pace rests between the writes of a snapshot that the store writes for itself.
+func (s *Store) pace() { s.rest(200 * time.Microsecond) }
 
 func (s *Store) random32() uint32 {
 	var b [4]byte

@@ -1,6 +1,7 @@
 package lst
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 )
@@ -54,6 +55,7 @@ type pieceRef struct {
 // rootInfo describes a snapshot.
 type rootInfo struct {
 	at      pos // of the root frame
+	claim   pos // everything before it was durable when the frame was written
 	number  uint64
 	base    bool
 	replay  pos    // replay starts here
@@ -114,6 +116,8 @@ func (s *Store) snapBegin() {
 	n.streams, s.ix.dirtyStreams = s.ix.dirtyStreams, n.streams[:0]
 	n.kvs, s.ix.dirtyKVs = s.ix.dirtyKVs, n.kvs[:0]
 	n.curStream, n.key, n.inStreams = nil, nil, false
+	heapify(n.streams, streamBefore)
+	heapify(n.kvs, kvBefore)
 	if n.base {
 		// A base visits everything; the lists only have to be marked clean, which
 		// visiting does. What is deleted is not visited and needs no entry.
@@ -127,8 +131,8 @@ func (s *Store) snapBegin() {
 func (s *Store) snapStep(p *pending, limit, userBytes int) {
 	n := &s.snap
 	if !n.running {
-		if !s.snapDue() {
-			return
+		if s.ix.cold.Load() != nil || !s.snapDue() {
+			return // C3: the keeper is at it
 		}
 		s.snapBegin()
 	}
@@ -177,12 +181,9 @@ func (s *Store) writePiece(p *pending, n int) bool {
 	return done
 }
 
-// nextKey is the key that a base's next entry has or comes after: tag 0 for
-// key-values, 1 for streams. Deltas are loaded whole and need none.
+// nextKey is the key that the next entry has or comes after: tag 0 for
+// key-values, 1 for streams.
 func (n *snapState) nextKey() []byte {
-	if !n.base {
-		return nil
-	}
 	if n.inStreams {
 		return append([]byte{1}, n.key...)
 	}
@@ -199,12 +200,12 @@ func (s *Store) writeEntry(b []byte) ([]byte, bool) {
 		return s.writeBaseEntry(b)
 	}
 	for len(n.kvs) > 0 {
-		e := n.kvs[0]
-		n.kvs = n.kvs[1:]
+		e := heapPop(&n.kvs, kvBefore)
 		if !e.dirty {
 			continue
 		}
 		e.dirty = false
+		n.key = append(append(n.key[:0], e.key...), 0)
 		if now := s.ix.kvs.get([]byte(e.key)); e.gone && now != nil {
 			e = now // a base may have written the newer value already: it must not be undone
 		}
@@ -215,22 +216,62 @@ func (s *Store) writeEntry(b []byte) ([]byte, bool) {
 		}
 		return appendKV(b, e), false
 	}
+	if !n.inStreams {
+		n.inStreams, n.key = true, n.key[:0]
+	}
 	for len(n.streams) > 0 {
-		st := n.streams[0]
-		n.streams = n.streams[1:]
+		st := heapPop(&n.streams, streamBefore)
 		if !st.dirty {
 			continue
 		}
+		st.dirty = false
+		n.key = append(append(n.key[:0], st.id[:]...), 0)
 		if st.gone {
-			st.dirty = false
 			n.again(s.ix.streams.get(st.id[:]))
 			return append(append(b, entryStreamGone), st.id[:]...), false
 		}
 		n.curBase = st.dirtyFrom
-		st.dirty = false
 		return s.writeStream(b, st), false
 	}
 	return b, true
+}
+
+// Deltas are written in key order, so that a restart finds an entry without
+// reading all pieces. A heap spreads the sorting over the writes that carry them.
+func streamBefore(a, b *stream) bool { return bytes.Compare(a.id[:], b.id[:]) < 0 }
+func kvBefore(a, b *kvEntry) bool    { return a.key < b.key }
+
+func heapify[T any](h []T, before func(a, b T) bool) {
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		siftDown(h, i, before)
+	}
+}
+
+func siftDown[T any](h []T, i int, before func(a, b T) bool) {
+	for {
+		k := 2*i + 1
+		if k >= len(h) {
+			return
+		}
+		if k+1 < len(h) && before(h[k+1], h[k]) {
+			k++
+		}
+		if !before(h[k], h[i]) {
+			return
+		}
+		h[i], h[k] = h[k], h[i]
+		i = k
+	}
+}
+
+func heapPop[T any](h *[]T, before func(a, b T) bool) T {
+	old := *h
+	top, n := old[0], len(old)-1
+	old[0] = old[n]
+	clear(old[n:])
+	*h = old[:n]
+	siftDown(*h, 0, before)
+	return top
 }
 
 // again makes this snapshot write the whole of a stream that was created under
@@ -247,8 +288,8 @@ func (n *snapState) again(st *stream) {
 			l.whole = true
 		}
 	}
-	st.dirty, st.dirtyFrom = true, 0
-	n.streams = append(n.streams, st)
+	st.dirty = false
+	n.curStream, n.curBase = st, 0 // the next entry
 }
 
 func (s *Store) writeBaseEntry(b []byte) ([]byte, bool) {
@@ -504,6 +545,9 @@ func (s *Store) snapSynced(r rootInfo) {
 // lowestLive is the lowest segment that holds a live record, or the active one.
 // A segment of a write in flight counts: its records are not in the index yet.
 func (s *Store) lowestLive() uint32 {
+	if list := *s.ix.files.list.Load(); s.ix.cold.Load() != nil && len(list) > 0 {
+		return list[0].number // C3: not everything was counted yet
+	}
 	low := s.active.head.number
 	if len(s.inflight) > 0 {
 		low = min(low, s.inflight[0].seg.head.number)

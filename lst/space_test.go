@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,4 +140,61 @@ func buildSmallAt(t *testing.T, mode Mode) *smallStore {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// Stores written before deltas were in key order open as well: their pieces have no
+// first key.
+func TestUnkeyedDeltasOpen(t *testing.T) {
+	for _, mode := range []Mode{Buffered, Direct} {
+		dump, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("segment-v1-mode%d-unkeyed.hex", mode)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var data []byte
+		for _, line := range strings.Split(strings.TrimSpace(string(dump)), "\n") {
+			if line == "*" {
+				t.Fatal("the dump leaves lines out")
+			}
+			line, _, _ = strings.Cut(line[10:], "|")
+			raw, err := hex.DecodeString(strings.ReplaceAll(line, " ", ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			data = append(data, raw...)
+		}
+		want := buildSmallAt(t, mode)
+		size := 32 << 10
+		if mode == Buffered {
+			size = len(data)
+		}
+		d := vfs.NewMem(vfs.MemOptions{})
+		if err := d.MkdirAll("/db"); err != nil {
+			t.Fatal(err)
+		}
+		f, err := d.Create("/db/"+segmentName(1), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt(append(data, make([]byte, size-len(data))...), 0); err != nil {
+			t.Fatal(err)
+		}
+		opt := want.opt
+		opt.FS, opt.lazyInline = d, true
+		old := mustOpen(t, "/db", opt)
+		now := mustOpen(t, "/db", want.opt)
+		if old.ix.cold.Load() == nil {
+			t.Fatal("no snapshot to be read when asked for")
+		}
+		for n := 1; n < 6; n++ {
+			a, okA := old.View().Stat(sid(n))
+			b, okB := now.View().Stat(sid(n))
+			if a != b || okA != okB || n < 3 && a.Count == 0 {
+				t.Fatalf("mode %d stream %d: %+v %v, want %+v %v", mode, n, a, okA, b, okB)
+			}
+		}
+		got, err := old.View().GetKV([]byte("key"), nil)
+		if want, werr := now.View().GetKV([]byte("key"), nil); err != nil || werr != nil || string(got) != string(want) {
+			t.Fatalf("mode %d: %q %v, want %q %v", mode, got, err, want, werr)
+		}
+	}
 }

@@ -55,6 +55,17 @@ type Store struct {
 	applied   pos // the index holds everything before it
 	durable   pos // the device holds everything before it
 
+	urgent       int  // calls that wait for the next segment
+	reclaiming   bool // segments are being dropped for space
+	expired      uint64
+	expiredUpTo  uint32
+	lastAppendMS int64
+	startWall    time.Time
+	ends         map[uint32]int64 // under reclaimMu: when segments ended, for ages
+
+	checks    []zeroCheck
+	resumedAt pos // where the restart found the end
+
 	sinceRecords int
 	sinceBytes   int64
 	snap         snapState
@@ -72,9 +83,12 @@ type RecoveryReport struct {
 	Created         bool          // the directory was empty: a new store
 	Segments        int           // segment files in use
 	Snapshot        uint64        // number of the snapshot that was used, 0 for none
-	SnapshotBytes   int64         // index bytes read for it
+	SnapshotBytes   int64         // index bytes read for it; what is left to be read when asked for does not count
 	ReplayedRecords int           // records replayed behind it
-	ReplayedBytes   int64         // bytes walked
+	ReplayedBytes   int64         // bytes walked: from where the snapshot began, or from where the store was durable then
+	BytesRead       int64         // all bytes read
+	BoundBytes      int64         // BytesRead is below it: a multiple of ReplayedBytes, not of the store
+	Reads           int           // file system calls: open, read, size, list, close
 	CutFile         string        // file with a torn tail, empty if there was none
 	CutOffset       int64         // where the tail was cut
 	CutBytes        int64         // bytes behind it that are not part of the store
@@ -94,7 +108,7 @@ func Open(dir string, opt Options) (*Store, RecoveryReport, error) {
 	if err != nil {
 		return nil, rep, err
 	}
-	start := opt.Now()
+	start := opt.Now() // before the first write: ages count from it
 	if err := opt.FS.MkdirAll(dir); err != nil {
 		return nil, rep, fmt.Errorf("lst: open %s: %w", dir, err)
 	}
@@ -107,6 +121,7 @@ func Open(dir string, opt Options) (*Store, RecoveryReport, error) {
 	}
 	s := &Store{
 		dir: dir, opt: opt, lock: lock,
+		startWall: start, ends: map[uint32]int64{},
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), finished: make(chan struct{}),
 	}
 	s.cond = sync.NewCond(&s.mu)
@@ -151,11 +166,16 @@ func (s *Store) kick() {
 // snapshots and reclaims when the budget is used up, so that commits do not.
 func (s *Store) keeper() {
 	defer close(s.finished)
+	s.checkZeros()
+	_ = s.loadRest() // damage is latched
+	tick, stop := s.ageTick()
+	defer stop()
 	for {
 		select {
 		case <-s.stop:
 			return
 		case <-s.wake:
+		case <-tick:
 		}
 		s.upkeep()
 	}
@@ -164,14 +184,20 @@ func (s *Store) keeper() {
 func (s *Store) upkeep() {
 	s.mu.Lock()
 	needSync := s.snap.needSync || len(s.retired) > 4
-	tight := s.spare == nil && s.overBudget(s.opt.SegmentBytes) != nil && s.reclaimable() &&
-		!(s.opt.Inline && len(s.inflight) > 0)
+	busy := s.opt.Inline && len(s.inflight) > 0 // the owner's writes come first
+	over := s.spare == nil && s.overBudget(s.opt.SegmentBytes) != nil
+	tight := !busy && (over && (s.reclaimable() || s.opt.DropOldest) || s.opt.RetainAge > 0)
+	s.reclaiming = tight && over
 	s.mu.Unlock()
 	if needSync {
 		_ = s.Sync() // an error is latched and met by the next commit
 	}
 	if tight {
 		_, _ = s.Reclaim() // likewise; no space is reported by ensureSpare
+		s.mu.Lock()
+		s.reclaiming = false
+		s.cond.Broadcast()
+		s.mu.Unlock()
 	}
 	s.ensureSpare()
 	s.mu.Lock()
@@ -260,6 +286,7 @@ type Stats struct {
 	DirectReason    string
 	ReclaimableFrom uint32 // segments below it hold no live record
 	IndexDamage     error  // an index leaf that could not be read for a trim
+	Loading         bool   // the restart has not read all yet: Streams, KVs, Records and PayloadBytes are of what it has
 }
 
 // Stats returns a picture of the store.
@@ -274,6 +301,7 @@ func (s *Store) Stats() Stats {
 		WrittenBytes: s.written, Snapshots: s.snap.taken, SnapshotSynced: s.snap.synced.number, Syncs: s.syncs,
 		Dropped: s.dropped, InFlight: len(s.inflight), SpareReady: s.spare != nil, Direct: support == directYes,
 		BlockBytes: int(s.active.head.block), DirectReason: why, ReclaimableFrom: s.lowestLive(), IndexDamage: s.ix.damage,
+		Loading: s.ix.cold.Load() != nil,
 	}
 	if s.spare == nil {
 		st.NoSpace = s.spareErr

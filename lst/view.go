@@ -12,7 +12,23 @@ import (
 // Commit returned before it began; two calls may see different states.
 //
 // A record that fails its checksum is a *Corruption error, never ErrNotFound.
+// After a restart a stream or key that nobody has asked for yet is read from the
+// snapshot with the first call that needs it; Streams and KVs read all that is
+// left. If that meets damage the store stops, and Err says so: methods without an
+// error result then show what they can.
 type View struct{ ix *index }
+
+// Err is damage of the index that a method without an error result has met, nil
+// if there was none. What Stat, Has, Extents, Streams and KVs do not show is
+// absent only if Err is nil.
+func (v View) Err() error {
+	if c := v.ix.cold.Load(); c != nil {
+		if p := c.err.Load(); p != nil {
+			return *p
+		}
+	}
+	return nil
+}
 
 // Extent is a run of present sequences [From, To).
 type Extent struct{ From, To uint64 }
@@ -42,7 +58,10 @@ func (st *stream) has(seq uint64) bool {
 
 // slotOf finds a record's place.
 func (x *index) slotOf(id StreamID, seq uint64) (slot, error) {
-	st := x.streams.get(id[:])
+	st, err := x.streamOf(id)
+	if err != nil {
+		return slot{}, err
+	}
 	if st == nil {
 		return slot{}, ErrNotFound
 	}
@@ -114,14 +133,14 @@ func (v View) Locate(id StreamID, seq uint64) (Location, error) {
 
 // Has reports whether record seq is present, from the index alone.
 func (v View) Has(id StreamID, seq uint64) bool {
-	st := v.ix.streams.get(id[:])
+	st, _ := v.ix.streamOf(id)
 	return st != nil && st.has(seq)
 }
 
 // Stat returns what the index knows of a stream; ok is false if there is no such
 // stream. Its values belong to one moment.
 func (v View) Stat(id StreamID) (s Stat, ok bool) {
-	st := v.ix.streams.get(id[:])
+	st, _ := v.ix.streamOf(id)
 	if st == nil {
 		return Stat{}, false
 	}
@@ -144,7 +163,7 @@ func (v View) Stat(id StreamID) (s Stat, ok bool) {
 // Extents appends the runs of present sequences to dst, in order, from the index
 // alone.
 func (v View) Extents(id StreamID, dst []Extent) []Extent {
-	st := v.ix.streams.get(id[:])
+	st, _ := v.ix.streamOf(id)
 	if st == nil {
 		return dst
 	}
@@ -173,6 +192,9 @@ func (v View) Extents(id StreamID, dst []Extent) []Extent {
 // Streams calls fn for every stream whose id begins with prefix, in order of
 // ids, until fn returns false.
 func (v View) Streams(prefix []byte, fn func(StreamID) bool) {
+	if v.ix.all() != nil {
+		return
+	}
 	v.ix.streams.ascend(prefix, func(st *stream) bool {
 		return bytes.HasPrefix(st.id[:], prefix) && fn(st.id)
 	})
@@ -180,7 +202,10 @@ func (v View) Streams(prefix []byte, fn func(StreamID) bool) {
 
 // GetKV appends the value of key to dst; ErrNotFound if there is none.
 func (v View) GetKV(key, dst []byte) ([]byte, error) {
-	e := v.ix.kvs.get(key)
+	e, err := v.ix.kvOf(key)
+	if err != nil {
+		return dst, err
+	}
 	if e == nil {
 		return dst, ErrNotFound
 	}
@@ -190,6 +215,9 @@ func (v View) GetKV(key, dst []byte) ([]byte, error) {
 // KVs calls fn for every key-value whose key begins with prefix, in order of
 // keys, until fn returns false. Both slices are valid only during the call.
 func (v View) KVs(prefix []byte, fn func(key, value []byte) bool) {
+	if v.ix.all() != nil {
+		return
+	}
 	var key, buf []byte
 	v.ix.kvs.ascend(prefix, func(e *kvEntry) bool {
 		key = append(key[:0], e.key...)
@@ -219,7 +247,8 @@ type Iterator struct {
 // Range returns an iterator over the present records of stream in [from, to).
 // Holes are skipped: compare Seq to find them.
 func (v View) Range(id StreamID, from, to uint64) *Iterator {
-	return &Iterator{v: v, id: id, st: v.ix.streams.get(id[:]), next: from, to: to}
+	st, err := v.ix.streamOf(id)
+	return &Iterator{v: v, id: id, st: st, next: from, to: to, err: err}
 }
 
 // Next moves to the next record; false at the end or after an error.
