@@ -1,0 +1,169 @@
+package lstbench
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/btrlog/btrlog/lst"
+)
+
+func recovery(r *run) ([]Result, error) {
+	records := r.Scale.of(500_000, 2_000_000, 5_000_000)
+	rounds := r.Scale.of(5, 7, 9)
+	var all []Result
+	for _, batch := range []int{16, 1} {
+		var rates []float64
+		var last lst.RecoveryReport
+		lost := int64(0)
+		for round := range rounds {
+			dir := r.dir()
+			// No snapshot but the first: everything is replayed.
+			j := job{Dir: dir, Streams: 1, Payload: smallRecord, Batch: batch, SnapshotRecords: 1 << 40, SegmentBytes: 256 << 20, Seed: r.Seed + uint64(round)}
+			acked, err := r.writeAndKill(j, records)
+			if err != nil {
+				return nil, err
+			}
+			opt := byRecords(1 << 40)
+			opt.SegmentBytes = j.SegmentBytes
+			begin := time.Now()
+			s, report, err := lst.Open(dir, opt)
+			if err != nil {
+				return nil, err
+			}
+			st, _ := s.View().Stat(streamID(0))
+			if _, err := s.View().Get(streamID(0), st.EOF-1, nil); err != nil {
+				return nil, err
+			}
+			took := since(begin)
+			rates = append(rates, float64(report.ReplayedRecords)/took/1e6)
+			lost = max(lost, acked-int64(st.Count))
+			last = report
+			if err := s.Close(); err != nil {
+				return nil, err
+			}
+			if err := removeContents(r.Dir); err != nil {
+				return nil, err
+			}
+		}
+		res := Result{What: fmt.Sprintf("recovery after kill -9, to the last record verified and readable, batch %d", batch), Unit: "million records/s", Must: least(1), Aim: least(3), Mode: "buffered, page cache warm as a kill leaves it",
+			Counted: "records replayed over the time from the call of lst.Open to the last record read by Get; the writing process was killed in the middle of its work; median and quartiles of the rounds. An absolute rate: it depends on the machine"}
+		if batch == 1 {
+			res.Must, res.Aim = nil, nil
+			res.Note("printed beside the row: every record is a frame of its own")
+		}
+		res.spread(rates)
+		res.Note("%d-byte records, %d replayed (%d MiB) in the last round, seed %d", smallRecord, last.ReplayedRecords, last.ReplayedBytes>>20, r.Seed)
+		if lost > 0 {
+			return nil, fmt.Errorf("%d acknowledged records are lost after kill -9", lost)
+		}
+		res.Note("no acknowledged record was lost in %d rounds", rounds)
+		all = append(all, res)
+	}
+	return all, nil
+}
+
+// opened is the cost of a restart.
+type opened struct {
+	calls        int
+	bytes, rchar int64
+	syscr        int64
+	report       lst.RecoveryReport
+	files        int
+	size         int64
+	took         time.Duration
+}
+
+// reopen writes a store in another process, kills it half an interval behind its last snapshot, and opens it.
+func (r *run) reopen(streams, records, payload, every int, segment int64) (opened, error) {
+	dir := r.dir()
+	records = records/every*every + every/2
+	j := job{Dir: dir, Streams: streams, Payload: payload, Batch: 20, SnapshotRecords: every, SegmentBytes: segment, Seed: r.Seed, Stop: records}
+	if _, err := r.writeAndKill(j, records); err != nil {
+		return opened{}, err
+	}
+	size, files, err := fileBytes(dir)
+	if err != nil {
+		return opened{}, err
+	}
+	o := opened{files: files, size: size}
+	probe := newProbe()
+	opt := byRecords(every)
+	opt.FS, opt.SegmentBytes = probe, segment
+	var s *lst.Store
+	io, err := ioBetween(func() error {
+		begin := time.Now()
+		s, o.report, err = lst.Open(dir, opt)
+		o.took = time.Since(begin)
+		return err
+	})
+	if err != nil {
+		return opened{}, err
+	}
+	c := probe.counts()
+	o.calls, o.bytes, o.rchar, o.syscr = c.calls, c.bytes, io.rchar, io.syscr
+	st := s.Stats()
+	if err := s.Close(); err != nil {
+		return opened{}, err
+	}
+	if st.Records != int64(records) || st.Streams != streams {
+		return opened{}, fmt.Errorf("%d records in %d streams after the restart, %d in %d were acknowledged", st.Records, st.Streams, records, streams)
+	}
+	return o, removeContents(r.Dir)
+}
+
+func (o opened) String() string {
+	return fmt.Sprintf("%d files, %d MiB: %d bytes read in %d calls (/proc/self/io: %d bytes, %d reads), snapshot %d bytes, %d records replayed, %v",
+		o.files, o.size>>20, o.bytes, o.calls, o.rchar, o.syscr, o.report.SnapshotBytes, o.report.ReplayedRecords, o.took.Round(100*time.Microsecond))
+}
+
+const countedOpen = "what lst.Open asked of the file system, seen from below it (reads, opens, sizes, listings, writes), after the writing process was killed half a snapshot interval behind its last snapshot; beside it /proc/self/io; exact"
+
+func openSize(r *run) ([]Result, error) {
+	const payload, every, streams = 1000, 20_000, 100
+	small := r.Scale.of(30_000, 200_000, 1_000_000) // records of a kilobyte: 0.03, 0.2, 1 GB
+	segment := r.Scale.pick(8<<20, 16<<20, 64<<20)
+	a, err := r.reopen(streams, small, payload, every, segment)
+	if err != nil {
+		return nil, err
+	}
+	b, err := r.reopen(streams, 10*small, payload, every, segment)
+	if err != nil {
+		return nil, err
+	}
+	bytes := Result{What: fmt.Sprintf("open: bytes read, store of %.3g GB over one of %.3g GB", float64(b.size)/1e9, float64(a.size)/1e9), Unit: "×", Must: most(1.2), Mode: "buffered", Counted: countedOpen}
+	bytes.exact(float64(b.bytes) / float64(a.bytes))
+	bytes.Note("%d streams, a snapshot every %d records, segments of %d MiB, seed %d", streams, every, segment>>20, r.Seed)
+	bytes.Note("small: %v", a)
+	bytes.Note("large: %v", b)
+	calls := Result{What: "open: system calls, the same stores", Unit: "×", Must: most(1.2), Mode: "buffered", Counted: countedOpen}
+	calls.exact(float64(b.calls) / float64(a.calls))
+	return []Result{bytes, calls}, nil
+}
+
+func openStreams(r *run) ([]Result, error) {
+	const payload, every = 128, 100_000
+	many := r.Scale.of(100_000, 100_000, 100_000)
+	records := r.Scale.of(400_000, 1_000_000, 5_000_000)
+	a, err := r.reopen(100, records, payload, every, 64<<20)
+	if err != nil {
+		return nil, err
+	}
+	b, err := r.reopen(many, records, payload, every, 64<<20)
+	if err != nil {
+		return nil, err
+	}
+	// What an interval may cost, whatever the number of streams: its bytes twice (once looked for, once walked) with the
+	// index that rides along, and for each of its records one piece of the snapshot would be the worst.
+	interval := int64(every) * (payload + 40)
+	bound := 3 * interval
+	bytes := Result{What: fmt.Sprintf("open: bytes read with %d streams over three times the bytes of one interval", many), Unit: "×", Must: most(1), Mode: "buffered", Counted: countedOpen}
+	bytes.exact(float64(b.bytes) / float64(bound))
+	bytes.Note("the bound printed: %d records of %d bytes and 40 of headers and index are an interval of %.1f MB, the bound %.1f MB", every, payload, float64(interval)/1e6, float64(bound)/1e6)
+	bytes.Note("100 streams: %v", a)
+	bytes.Note("%d streams: %v", many, b)
+	ratio := Result{What: fmt.Sprintf("open: bytes read, %d streams over 100, same interval", many), Unit: "×", Mode: "buffered", Counted: countedOpen}
+	ratio.exact(float64(b.bytes) / float64(a.bytes))
+	calls := Result{What: fmt.Sprintf("open: system calls, %d streams over 100, same interval", many), Unit: "×", Mode: "buffered", Counted: countedOpen}
+	calls.exact(float64(b.calls) / float64(a.calls))
+	return []Result{bytes, ratio, calls}, nil
+}
