@@ -34,7 +34,7 @@ func newRoot() *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true // completionCommand is its documented form
 	root.SetHelpCommand(&cobra.Command{Use: "no-help-command", Hidden: true})
 	group(root)
-	root.AddCommand(devCommand(), nodeCommand(), logCommand(), simCommand(), versionCommand(), completionCommand())
+	root.AddCommand(devCommand(), nodeCommand(), logCommand(), lstCommand(), simCommand(), versionCommand(), completionCommand())
 	return root
 }
 

@@ -8,8 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/btrlog/btrlog/internal/archive"
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/wire"
+	"github.com/btrlog/btrlog/lst"
 )
 
 // versions is what 'btrlog version' prints. Two programs work together if their ranges of the wire overlap; a program reads data
@@ -22,11 +24,13 @@ type versions struct {
 	Wire       int    `json:"wire_version"`
 	WireOldest int    `json:"wire_oldest"`
 	Metadata   int    `json:"metadata_format"`
+	Archive    int    `json:"archive_format"`
+	Storage    int    `json:"lst_format"`
 }
 
 func readVersions() versions {
 	v := versions{Version: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Wire: wire.Version, WireOldest: wire.OldestVersion,
-		Metadata: meta.FormatVersion}
+		Metadata: meta.FormatVersion, Archive: archive.FormatVersion, Storage: lst.FormatVersion}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v
@@ -52,6 +56,8 @@ func (v versions) print(w io.Writer) error {
 		}
 		row("wire protocol", "%d (speaks %d to %d)", v.Wire, v.WireOldest, v.Wire)
 		row("metadata format", "%d", v.Metadata)
+		row("archive format", "%d", v.Archive)
+		row("lst format", "%d", v.Storage)
 		row("go", "%s, %s", v.Go, v.Platform)
 	})
 }
