@@ -75,6 +75,17 @@ func (c *Catalog) Cluster(ctx context.Context) (ClusterRecord, error) {
 	return v.Record, err
 }
 
+// LoadCluster returns the cluster's record and writes nothing; ErrNotFound when no node has made it yet. It is for clients: one
+// with a mistyped root must not found a cluster.
+func (c *Catalog) LoadCluster(ctx context.Context) (ClusterRecord, error) {
+	w := what{"load", "cluster"}
+	v, ok, err := load[ClusterRecord](ctx, c, w, c.cfg.Root+"cluster.json")
+	if err == nil && !ok {
+		err = w.err(ErrNotFound, nil)
+	}
+	return v.Record, err
+}
+
 // NodeState is what the operator wants with a node.
 type NodeState string
 

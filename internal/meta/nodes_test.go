@@ -2,6 +2,7 @@ package meta
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/objstore/faulty"
+	"github.com/btrlog/btrlog/objstore/memory"
 )
 
 func testNode(id protocol.NodeID, inc protocol.Incarnation) NodeRecord {
@@ -159,4 +161,28 @@ func TestEnsembles(t *testing.T) {
 	wantKind(t, "no ensemble", err, ErrNotFound)
 	_, err = c.LoadEnsemble(t.Context(), "../x")
 	wantKind(t, "not an id", err, ErrInvalid)
+}
+
+// TestLoadClusterWritesNothing: a client with a mistyped root finds no cluster and founds none.
+func TestLoadClusterWritesNothing(t *testing.T) {
+	ctx := context.Background()
+	store := memory.New(memory.Options{})
+	seen := uint64(0)
+	cat, err := New(store, Config{Random: func() uint64 { seen++; return seen }, Now: time.Now, Sleep: func(context.Context, time.Duration) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cat.LoadCluster(ctx); !errors.Is(err, ErrNotFound) {
+		t.Fatalf("load from an empty store: %v, want ErrNotFound", err)
+	}
+	if page, err := store.List(ctx, "", "", 10); err != nil || len(page.Objects) != 0 {
+		t.Fatalf("the load left %v in the store (%v)", page.Objects, err)
+	}
+	made, err := cat.Cluster(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := cat.LoadCluster(ctx); err != nil || got.ID != made.ID {
+		t.Fatalf("loaded %+v, %v; made %+v", got, err, made)
+	}
 }
