@@ -47,7 +47,7 @@ test: ## All checks
 	@$(STAGE) build 300 $(MAKE) build
 	@$(STAGE) vet 300 $(MAKE) check-vet
 	@$(STAGE) lint 120 $(MAKE) check-lint
-	@$(STAGE) race 540 $(MAKE) check-race
+	@$(STAGE) race 900 $(MAKE) check-race
 	@$(STAGE) sim 240 $(MAKE) check-sim
 	@$(STAGE)
 
@@ -69,7 +69,7 @@ check-lint:
 # vet has run already. Two packages at a time, for two cores; every package has its own time limit.
 .PHONY: check-race
 check-race:
-	@CGO_ENABLED=1 go test -race -vet=off -p 2 -timeout 300s $$(go list ./... | grep -v '/internal/lint$$')
+	@CGO_ENABLED=1 go test -race -vet=off -p 2 -timeout 480s $$(go list ./... | grep -v '/internal/lint$$')
 
 .PHONY: check-sim
 check-sim: build
