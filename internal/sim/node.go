@@ -259,8 +259,10 @@ func (n *node) batch() {
 	n.polls()
 	n.disk.ops = 0
 	st := n.core.Store().Stats()
-	n.lastWrite = lst.Location{Segment: st.Active, Offset: st.ActiveOffset}
 	answers, err := n.core.Commit(w.now)
+	if n.disk.ops > 0 {
+		n.lastWrite = lst.Location{Segment: st.Active, Offset: st.ActiveOffset}
+	}
 	if err != nil {
 		n.died(err)
 		return

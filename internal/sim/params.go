@@ -124,7 +124,8 @@ func draw(seed uint64) *params {
 	p.retain = pick(r, 0, 0, 4)
 	p.retainBytes = pick(r, 0, 0, 1500)
 	if r.IntN(5) == 0 {
-		p.budget = 4 * p.lstSegment
+		p.lstSegment = max(p.lstSegment, 256<<10)
+		p.budget = 3 * p.lstSegment
 	}
 	p.trims = r.IntN(3) == 0
 	for _, f := range faultNames {
