@@ -231,3 +231,44 @@ func TestTailWithoutWriter(t *testing.T) {
 	}
 	check(t, r, 1, last+1)
 }
+
+// TestArchiveWithoutNodes: with every node gone, what objects prove by themselves can still be read (A3), and nothing else.
+func TestArchiveWithoutNodes(t *testing.T) {
+	c := newCluster(t, "n1", "n2", "n3")
+	client := c.client()
+	c.create(client, "orders", btrlog.LogOptions{SegmentBytes: 64 << 10, Window: 16})
+	w := c.writer(client, "orders")
+	record := func(x btrlog.LSN) []byte { return bytes.Repeat(fmt.Appendf(nil, "%8d.", x), 100) }
+	const n, archived = 300, 200
+	for x := btrlog.LSN(1); x <= n; x++ {
+		if _, err := w.Append(t.Context(), record(x)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Sync(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a node has dropped what is archived", func() bool { return c.dropped("n1") >= archived })
+	r := c.reader(c.client(), "orders")
+	for _, name := range []string{"n1", "n2", "n3"} {
+		c.stop(name)
+	}
+	next := btrlog.LSN(1)
+	for rec, err := range r.Scan(t.Context(), 1, archived) {
+		if err != nil || rec.LSN != next || !bytes.Equal(rec.Data, record(next)) {
+			t.Fatalf("scan at LSN %d: %d, %.20q, %v", next, rec.LSN, rec.Data, err)
+		}
+		next++
+	}
+	if next != archived+1 {
+		t.Fatalf("the scan ended before LSN %d", next)
+	}
+	if data, err := r.Read(t.Context(), 100, nil); err != nil || !bytes.Equal(data, record(100)) {
+		t.Fatalf("read of an archived record without nodes: %.20q, %v", data, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := r.Read(ctx, n, nil); !errors.Is(err, btrlog.ErrUnavailable) {
+		t.Fatalf("read of a record that only nodes hold, without nodes: %v", err)
+	}
+}

@@ -279,6 +279,10 @@ func (r *Reader) round(ctx context.Context, op string, from, to protocol.LSN, ma
 		if answered >= v.Qr() {
 			return found{}, nil, nil
 		}
+		if answered == 0 && miss == nil && ctx.Err() == nil {
+			// An object proves its records up to its own watermark, whether or not a node is there to say so (A3).
+			return found{cold: protocol.MaxLSN}, nil, nil
+		}
 		// Nobody may be left of the ensemble that we know.
 		if err := r.reload(ctx); err != nil {
 			return found{}, nil, err
