@@ -2,6 +2,8 @@ package lstbench
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -27,6 +29,7 @@ type loader struct {
 	payload []byte
 	seq     []uint64 // next sequence of each stream
 	records int64
+	refused int   // commits, see whenRoom
 	batches int64 // bytes of the batches: payload, record headers and frame headers
 }
 
@@ -50,6 +53,20 @@ func (l *loader) commit(n int, pick func() int) error {
 	l.records += int64(n)
 	_, err := l.s.Commit(&l.b, l.d)
 	return err
+}
+
+// whenRoom repeats the commit that err refused for want of space, after a Reclaim each time, and counts.
+func (l *loader) whenRoom(err error) error {
+	for try := 0; errors.Is(err, lst.ErrNoSpace) && try < 100; try++ {
+		l.refused++
+		if _, err = l.s.Reclaim(); err == nil {
+			_, err = l.s.Commit(&l.b, l.d)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w; retention: %+v", err, l.s.Retention())
+	}
+	return nil
 }
 
 func (l *loader) uniform() int { return l.random.IntN(len(l.seq)) }

@@ -2,8 +2,8 @@ package lstbench
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/btrlog/btrlog/lst"
 )
@@ -47,87 +47,106 @@ func indexBytes(r *run, what string, streams, records int, must, aim *Limit) ([]
 	return []Result{res}, nil
 }
 
-// living is a batch whose records are not trimmed yet.
-type living struct {
-	stream         int
-	to             uint64 // sequence behind its last record
-	payload, bytes int64
+// spaceSteady keeps a store within a budget, once by the store's own retention, once by an owner who trims.
+func spaceSteady(r *run) ([]Result, error) {
+	var all []Result
+	for _, own := range []bool{true, false} {
+		res, err := r.spaceSteady(own)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, res)
+		if err := removeContents(r.Dir); err != nil {
+			return all, err
+		}
+	}
+	return all, nil
 }
 
-// spaceSteady keeps a window of the newest records alive while the store stays within a budget.
-func spaceSteady(r *run) ([]Result, error) {
-	const payload, batch, streams = 150, 20, 100
-	segment := r.Scale.pick(1<<20, 4<<20, 16<<20)
-	const segments = 64
-	window := (segments - 4) * segment // of batches alive; the rest of the budget is for dead bytes, index and the spare
-	dir := r.dir()
-	s, _, err := lst.Open(dir, lst.Options{SegmentBytes: segment, DiskBudgetBytes: segments * segment, TailCacheBytes: -1})
+func (r *run) spaceSteady(own bool) (Result, error) {
+	const payload, batch, streams, segments = 150, 20, 100, 64
+	segment := r.Scale.pick(2<<20, 16<<20, 64<<20)
+	const samplesWanted = 200
+	// Of an owner who trims, six segments of the budget are for dead bytes, index and the next segment.
+	window := (segments - 6) * segment / (payload + 10) / batch // batches
+	type arrival struct {
+		stream int
+		to     uint64 // sequence behind the batch
+	}
+	var alive []arrival // of an owner who trims, oldest first
+	s, _, err := lst.Open(r.dir(), lst.Options{SegmentBytes: segment, DiskBudgetBytes: segments * segment, DropOldest: own, TailCacheBytes: -1})
 	if err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	defer s.Close()
+	dir := filepath.Join(r.Dir, fmt.Sprintf("%s-%d", r.row, r.dirs))
 	l := newLoader(s, streams, payload, r.Seed)
-	var alive []living
-	var aliveBytes, alivePayload int64
-	// What is trimmed goes in one batch per 16: a trim is a frame of its own.
-	step := func() error {
-		for range 16 {
-			before, k := l.batches, l.random.IntN(streams)
-			if err := l.commit(batch, func() int { return k }); err != nil {
-				return err
-			}
-			alive = append(alive, living{k, l.seq[k], batch * payload, l.batches - before})
-			aliveBytes += l.batches - before
-			alivePayload += batch * payload
-		}
-		l.b.Reset()
-		for aliveBytes > window {
-			a := alive[0]
-			alive = alive[1:]
-			aliveBytes -= a.bytes
-			alivePayload -= a.payload
-			l.b.Trim(streamID(a.stream), a.to)
-		}
-		if l.b.Len() == 0 {
-			return nil
-		}
-		if _, err := s.Commit(&l.b, lst.Acknowledged); err != nil {
-			return err
-		}
-		_, err := s.Reclaim()
-		return err
-	}
 	total := 3 * segments * segment
 	var samples []float64
 	var peak int64
-	for l.batches < total {
-		if err := step(); err != nil {
-			return nil, err
+	headers := 0.0
+	for i := 1; l.batches < total; i++ {
+		k := l.random.IntN(streams)
+		if err := l.whenRoom(l.commit(batch, func() int { return k })); err != nil {
+			return Result{}, err
 		}
-		if l.batches < 2*segments*segment {
-			continue // not steady yet
+		if !own {
+			alive = append(alive, arrival{k, l.seq[k]})
 		}
-		if n := int64(len(samples)); l.batches-2*segments*segment >= n*segments*segment/200 {
-			r.progress(int(n), 200)
-			size, _, err := fileBytes(dir)
-			if err != nil {
-				return nil, err
+		if !own && int64(i)%(segment/(payload+10)/batch/4) == 0 && int64(len(alive)) > window { // four times a segment
+			old := alive[:int64(len(alive))-window]
+			alive = alive[len(old):]
+			upTo := map[int]uint64{}
+			for _, a := range old {
+				upTo[a.stream] = a.to
 			}
-			peak = max(peak, size)
-			samples = append(samples, 100*float64(size-aliveBytes)/float64(alivePayload))
+			l.b.Reset()
+			for k := range streams {
+				if upTo[k] > 0 {
+					l.b.Trim(streamID(k), upTo[k])
+				}
+			}
+			if _, err := s.Commit(&l.b, lst.Acknowledged); err != nil {
+				return Result{}, err
+			}
+			if _, err := s.Reclaim(); err != nil {
+				return Result{}, err
+			}
 		}
+		n := int64(len(samples))
+		if l.batches < 2*segments*segment || l.batches-2*segments*segment < n*segments*segment/samplesWanted {
+			continue // not steady yet, or no moment to look
+		}
+		r.progress(int(n), samplesWanted)
+		size, _, err := fileBytes(dir)
+		if err != nil {
+			return Result{}, err
+		}
+		var sum lst.Stat
+		for k := range streams {
+			st, _ := s.View().Stat(streamID(k))
+			sum.Count, sum.Bytes = sum.Count+st.Count, sum.Bytes+st.Bytes
+		}
+		headers = float64(l.batches-l.payloadBytes()) / float64(l.records)
+		peak = max(peak, size)
+		samples = append(samples, 100*(float64(size)-float64(sum.Bytes)-headers*float64(sum.Count))/float64(sum.Bytes))
 	}
-	res := Result{What: "dead + index bytes over payload, 150-byte messages, steady state under a budget", Unit: "%", Must: below(6), Aim: below(4), Mode: "buffered",
-		Counted: "sizes of the segment files − payload and headers of the records not trimmed, over that payload; in 200 moments of a turn-over of the whole store, median and quartiles. Trimmed records, trims, snapshots and leaves count; space reserved behind a file's end does not"}
+	res := Result{What: "dead + index bytes over payload, 150-byte messages, steady state under a budget that the store keeps itself", Unit: "%", Must: below(6), Aim: below(4), Mode: "buffered, DropOldest",
+		Counted: "sizes of the segment files − payload of the records present (Stat of each stream) − their headers (the mean of all batches), over that payload; in 200 moments of a turn-over of the whole store, median and quartiles. Trimmed records, trims, snapshots and leaves count; space reserved behind a file's end does not"}
+	if !own {
+		res.What, res.Mode = "the same, under a budget that an owner keeps by trimming", "buffered"
+		res.Note("four times a segment all but the newest %d batches are trimmed, and Reclaim is called", window)
+	}
 	res.spread(samples)
-	res.Note("%d segments of %d MiB as budget, %d streams, batches of %d, seed %d; the files held at most %d MiB", segments, segment>>20, streams, batch, r.Seed, peak>>20)
-	res.Note("largest of the samples %.2f %%; headers, not counted: %.2f %% of the payload", Quantile(samples, 1), 100*float64(aliveBytes-alivePayload)/float64(alivePayload))
-	return []Result{res}, nil
+	res.Note("%d segments of %d MiB as budget, %d streams, batches of %d of one stream, seed %d; the files held at most %d MiB", segments, segment>>20, streams, batch, r.Seed, peak>>20)
+	res.Note("%d commits refused for want of space and repeated after Reclaim", l.refused)
+	res.Note("largest of the samples %.2f %%; headers, not counted: %.2f %% of the payload", Quantile(samples, 1), 100*headers/payload)
+	return res, nil
 }
 
 func spaceKeyValue(r *run) ([]Result, error) {
 	const keys, value = 10_000, 100
-	const segment, budget = 4 << 20, 6 * 4 << 20
+	const segment, budget = 16 << 20, 6 * 16 << 20
 	dir := r.dir()
 	s, _, err := lst.Open(dir, lst.Options{SegmentBytes: segment, DiskBudgetBytes: budget, TailCacheBytes: -1})
 	if err != nil {
@@ -139,7 +158,7 @@ func spaceKeyValue(r *run) ([]Result, error) {
 	var key [8]byte
 	live := int64(keys * (len(key) + value))
 	var samples []float64
-	written, refused := int64(0), 0
+	written := int64(0)
 	for n := 0; n < rewrites; n += 20 {
 		l.b.Reset()
 		for i := range 20 {
@@ -153,13 +172,7 @@ func spaceKeyValue(r *run) ([]Result, error) {
 		}
 		written += int64(l.b.Bytes())
 		_, err := s.Commit(&l.b, lst.Acknowledged)
-		if errors.Is(err, lst.ErrNoSpace) {
-			refused++
-			if _, err = s.Reclaim(); err == nil {
-				_, err = s.Commit(&l.b, lst.Acknowledged)
-			}
-		}
-		if err != nil {
+		if err = l.whenRoom(err); err != nil {
 			return nil, err
 		}
 		if n%(rewrites/400/20*20) == 0 {
@@ -178,7 +191,7 @@ func spaceKeyValue(r *run) ([]Result, error) {
 		Counted: "sizes of the segment files − keys and values present, over keys and values present; median and quartiles over the second half of the run. Dead values stay until whole segments go, so this is the budget over what lives"}
 	res.spread(samples)
 	res.Note("%d keys of 8 bytes, values of %d, %d rewrites uniform in batches of 20, budget %d MiB in segments of %d MiB, seed %d", keys, value, rewrites, budget>>20, segment>>20, r.Seed)
-	res.Note("%d segments dropped, %d commits refused and repeated after Reclaim", st.Dropped, refused)
+	res.Note("%d segments dropped, %d commits refused and repeated after Reclaim", st.Dropped, l.refused)
 	amplification := Result{Row: "space-keyvalue", What: "bytes written over key-value bytes put, the same load", Unit: "×", Mode: "buffered",
 		Counted: "Stats.WrittenBytes over keys and values put"}
 	amplification.exact(float64(st.WrittenBytes) / (float64(rewrites) * (8 + value)))
