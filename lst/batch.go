@@ -107,7 +107,8 @@ func (b *Batch) record(code uint8, stream StreamID, seq uint64, parts [][]byte) 
 // 32 KiB: they live in the index, in memory and in every base snapshot.
 func (b *Batch) Put(key, value []byte) {
 	if len(key) == 0 || len(key) > maxKeyBytes || len(value) > maxValueBytes {
-		b.fail(fmt.Errorf("%w: key of %d bytes with a value of %d bytes", ErrTooLarge, len(key), len(value)))
+		b.fail(fmt.Errorf("%w: key of %d bytes with a value of %d bytes; keys have 1 to %d bytes, values at most %d, larger ones belong into a stream",
+			ErrTooLarge, len(key), len(value), maxKeyBytes, maxValueBytes))
 		return
 	}
 	b.body = append(b.body, opPut)

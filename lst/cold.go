@@ -393,7 +393,7 @@ func (r *recovery) readRoot(at pos) (*rootInfo, error) {
 	if err != nil {
 		return nil, r.corrupt(at, err.Error())
 	}
-	root.claim = h.claim
+	root.claim, root.length = h.claim, frameHeadBytes+int(h.length)
 	return root, nil
 }
 

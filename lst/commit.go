@@ -133,7 +133,7 @@ func (s *Store) check(b *Batch) error {
 			return fmt.Errorf("%w: append of %d to stream %v, trimmed below %d", ErrTrimmed, op.seq, op.stream, st.trim.Load())
 		}
 		if op.code != opReplace && op.seq < st.eof.Load() && st.has(op.seq) {
-			return fmt.Errorf("%w: %d in stream %v", ErrExists, op.seq, op.stream)
+			return &Exists{Stream: op.stream, Seq: op.seq, EOF: st.eof.Load()}
 		}
 	}
 	return nil
@@ -388,6 +388,8 @@ func (s *Store) roll() {
 	if s.opt.Inline {
 		s.wantSpare = true
 	} else {
+		// Who needs the next segment before the keeper comes round waits for it.
+		s.reclaiming = s.opt.DropOldest && s.overBudget(s.opt.SegmentBytes) != nil
 		s.kick()
 	}
 }

@@ -12,7 +12,9 @@ var (
 	// ErrTrimmed says that the sequence is below the stream's trim point.
 	ErrTrimmed = errors.New("lst: record is below the trim point of its stream")
 	// ErrExists refuses a whole batch because it appends a (stream, sequence)
-	// that is present already; nothing of the batch was written. Definite.
+	// that is present already; nothing of the batch was written. Definite. The
+	// error is an *Exists, which says which record, and where its stream ends: what
+	// a publisher that sends again after a crash needs to go on.
 	ErrExists = errors.New("lst: record exists")
 	// ErrNoSpace refuses a batch because the next segment file could not be
 	// preallocated or the disk budget is used up. Nothing was written; the same
@@ -28,6 +30,22 @@ var (
 	// ErrInvalid refuses a call that breaks the rules of the interface.
 	ErrInvalid = errors.New("lst: invalid argument")
 )
+
+// Exists is the error of a batch that appends a record which is present: the first
+// such record of the batch. It matches ErrExists.
+type Exists struct {
+	Stream StreamID
+	Seq    uint64
+	EOF    uint64 // of the stream: highest sequence ever appended, plus one
+}
+
+// Error implements error.
+func (e *Exists) Error() string {
+	return fmt.Sprintf("%v: %d in stream %v, which ends at %d", ErrExists, e.Seq, e.Stream, e.EOF)
+}
+
+// Is makes errors.Is(err, ErrExists) true.
+func (e *Exists) Is(target error) bool { return target == ErrExists }
 
 // Corruption reports damage in data that was durable. It is never a torn tail:
 // those are cut silently. The store refuses to guess; restore the file, or let

@@ -30,8 +30,9 @@ type modelRun struct {
 	b     Batch
 	step  int
 	clock time.Time
+	past  []pastState // states since the last open, by where their last batch is
 	noRoom,
-	crashes, reopens, dropped, cold int
+	crashes, reopens, dropped, cold, pasts int
 }
 
 func (m *modelRun) fatal(format string, args ...any) {
@@ -65,7 +66,7 @@ func (m *modelRun) open() {
 			err = vfs.ErrCrashed // while it made its next segment
 		}
 	}
-	m.s = s
+	m.s, m.past = s, nil
 	v := s.View()
 	if m.opt.lazyInline && m.r.IntN(3) > 0 {
 		// Another eye finds out what survived: this store stays as it was opened.
@@ -148,11 +149,59 @@ func (m *modelRun) randomOps() []mop {
 	return ops
 }
 
+type pastState struct {
+	at pos
+	m  *model
+}
+
+func (m *modelRun) remember(loc Location) {
+	m.past = append(m.past, pastState{mkpos(loc.Segment, loc.Offset), m.h.latest.clone()})
+	if len(m.past) > 60 {
+		m.past = m.past[10:]
+	}
+}
+
+// pointInTime compares the snapshots on disk with what the store was then.
+func (m *modelRun) pointInTime() {
+	r, err := OpenReadOnly("/db/store", m.opt)
+	if err != nil {
+		m.fatal("read-only open: %v", err)
+	}
+	defer r.Close()
+	all, err := r.Snapshots(0)
+	if err != nil {
+		m.fatal("snapshots: %v", err)
+	}
+	for i, sn := range all {
+		if i > 0 && sn.Number != all[i-1].Number-1 {
+			m.fatal("snapshot %d follows %d", sn.Number, all[i-1].Number)
+		}
+		at := mkpos(sn.At.Segment, sn.At.Offset)
+		k := len(m.past) - 1
+		for k >= 0 && m.past[k].at >= at {
+			k--
+		}
+		if k < 0 || i > 3 && i%4 != 0 {
+			continue
+		}
+		old, err := r.At(sn.Number)
+		if err != nil {
+			m.fatal("at snapshot %d: %v", sn.Number, err)
+		}
+		if d := m.past[k].m.differs(old.View()); d != "" {
+			m.fatal("at snapshot %d (%+v): %s", sn.Number, sn, d)
+		}
+		m.pasts++
+		old.Close()
+	}
+}
+
 // outcome files a commit's result.
-func (m *modelRun) outcome(ops []mop, err error, durable bool) {
+func (m *modelRun) outcome(ops []mop, loc Location, err error, durable bool) {
 	switch {
 	case err == nil:
 		m.h.commit(ops, durable)
+		m.remember(loc)
 	case errors.Is(err, ErrNoSpace):
 		m.noRoom++
 	case errors.Is(err, ErrExists), errors.Is(err, ErrTrimmed), errors.Is(err, ErrTooLarge), errors.Is(err, ErrInvalid):
@@ -235,6 +284,7 @@ func (m *modelRun) commitSplit() {
 			m.fatal("write %d is not complete", f.w.Ticket)
 		}
 		m.h.commit(f.ops, m.opt.Mode == Direct)
+		m.remember(f.w.Location)
 	}
 }
 
@@ -280,8 +330,8 @@ func (m *modelRun) one() {
 		}
 		fill(&m.b, ops)
 		d := Durability(r.IntN(2))
-		_, err := m.s.Commit(&m.b, d)
-		m.outcome(ops, err, d == Forced || m.opt.Mode == Direct)
+		loc, err := m.s.Commit(&m.b, d)
+		m.outcome(ops, loc, err, d == Forced || m.opt.Mode == Direct)
 	case k < 860:
 		m.commitSplit()
 	case k < 875:
@@ -331,8 +381,10 @@ func (m *modelRun) one() {
 		m.disk.SetCapacity(m.disk.UsedBytes() + int64(r.IntN(2))*m.opt.SegmentBytes)
 	case k < 994:
 		m.disk.SetCapacity(0)
-	default:
+	case k < 997:
 		m.readOnly()
+	default:
+		m.pointInTime()
 	}
 }
 
@@ -380,7 +432,7 @@ func runModel(t *testing.T, seed uint64, steps int) {
 	}
 	m.disk.ClearFaults()
 	m.disk.SetCapacity(0)
-	t.Logf("crashes %d reopens %d dropped %d refused for space %d opened cold %d", m.crashes, m.reopens, m.dropped, m.noRoom, m.cold)
+	t.Logf("crashes %d reopens %d dropped %d refused for space %d opened cold %d points in time %d", m.crashes, m.reopens, m.dropped, m.noRoom, m.cold, m.pasts)
 }
 
 // checkLive compares the live counts per segment with the index itself.

@@ -12,11 +12,12 @@ import (
 // live writer or without one. It changes nothing in the directory, not one byte,
 // and takes no lock (T7).
 type Reader struct {
-	dir string
-	opt Options
-	mu  sync.Mutex // one Refresh at a time
-	ix  atomic.Pointer[index]
-	rep atomic.Pointer[RecoveryReport]
+	dir   string
+	opt   Options
+	fixed bool       // at one snapshot
+	mu    sync.Mutex // one Refresh at a time
+	ix    atomic.Pointer[index]
+	rep   atomic.Pointer[RecoveryReport]
 }
 
 // OpenReadOnly attaches to the newest state of the store in dir. A plain copy of
@@ -37,6 +38,9 @@ const readerTries = 8
 
 // Refresh moves on to the newest state. Views taken before keep the old one.
 func (r *Reader) Refresh() error {
+	if r.fixed {
+		return fmt.Errorf("%w: this reader stays at snapshot %d", ErrInvalid, r.rep.Load().Snapshot)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var err error
@@ -44,7 +48,7 @@ func (r *Reader) Refresh() error {
 		ix := newIndex(newFileSet(r.opt.FS, r.dir, r.opt.MaxOpenFiles), nil)
 		rep := &RecoveryReport{}
 		start := r.opt.Now()
-		rec := &recovery{fs: r.opt.FS, dir: r.dir, ix: ix, readOnly: true, rep: rep}
+		rec := &recovery{fs: r.opt.FS, dir: r.dir, ix: ix, readOnly: true, rep: rep, deferZeros: true}
 		if err = rec.run(); err == nil {
 			rep.Elapsed = r.opt.Now().Sub(start)
 			if old := r.ix.Swap(ix); old != nil {

@@ -83,7 +83,7 @@ func (s *Store) snapshotNow(floor uint32) error {
 				s.mu.Unlock()
 				break
 			}
-			if !s.snap.running {
+			if !s.snap.running && !s.snap.rootFlies() {
 				s.snapBegin()
 			}
 			s.mu.Unlock()

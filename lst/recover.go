@@ -75,6 +75,23 @@ type recSegment struct {
 // open reads the directory and each segment's header and link, from the newest
 // down to the first in use. Older ones are not touched.
 func (r *recovery) open() error {
+	if err := r.list(); err != nil {
+		return err
+	}
+	for i := len(r.numbers) - 1; i >= 0 && r.last == nil; i-- {
+		s, err := r.segment(r.numbers[i])
+		if err != nil {
+			return err
+		}
+		if s.link {
+			r.last = s
+		}
+	}
+	return nil
+}
+
+// list reads the directory.
+func (r *recovery) list() error {
 	names, err := r.fs.List(r.dir)
 	if err != nil {
 		return err
@@ -85,15 +102,6 @@ func (r *recovery) open() error {
 		}
 	}
 	r.segs = map[uint32]*recSegment{}
-	for i := len(r.numbers) - 1; i >= 0 && r.last == nil; i-- {
-		s, err := r.segment(r.numbers[i])
-		if err != nil {
-			return err
-		}
-		if s.link {
-			r.last = s
-		}
-	}
 	return nil
 }
 
@@ -293,37 +301,7 @@ func (r *recovery) newestRoot() (*rootInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	low := int64(s.head.dataStart)
-	mark := []byte{byte(kindRoot), formatVersion, 0, 0}
-	buf := make([]byte, min(1<<20, s.size)+frameHeadBytes)
-	var found []int
-	for hi > low {
-		lo := max(low, hi-1<<20)
-		end := min(hi+frameHeadBytes-1, s.size)
-		win := buf[:end-lo]
-		n, err := f.ReadAt(win, lo)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, err
-		}
-		// Forwards, because that search is fast, and the last one first.
-		found := found[:0]
-		for off := 0; ; {
-			i := bytes.Index(win[off:n], mark)
-			if i < 0 {
-				break
-			}
-			found = append(found, off+i)
-			off += i + 1
-		}
-		for k := len(found) - 1; k >= 0; k-- {
-			root, err := r.rootIn(s, win[found[k]:n], lo+int64(found[k]))
-			if root != nil || err != nil {
-				return root, err
-			}
-		}
-		hi = lo
-	}
-	return nil, nil
+	return r.lastRoot(s, f, hi)
 }
 
 // rootIn reads the root frame that may begin at off, where b was found; nil if

@@ -122,7 +122,7 @@ func (s *Store) dueSegment() uint32 {
 	if s.opt.RetainAge <= 0 {
 		return due
 	}
-	now, end := s.nowMS(), int64(0)
+	now, end, young := s.nowMS(), int64(0), false
 	for i, f := range list {
 		e := last
 		if i+1 < len(list) {
@@ -143,11 +143,12 @@ func (s *Store) dueSegment() uint32 {
 		if f.number != active {
 			s.ends[f.number] = e
 		}
+		// All are looked at, young ones too: a time in the future is made now when it
+		// is first seen, not when everything in front is gone.
 		end = e
-		if now-e < s.opt.RetainAge.Milliseconds() {
-			break
+		if young = young || now-e < s.opt.RetainAge.Milliseconds(); !young {
+			due = max(due, f.number)
 		}
-		due = max(due, f.number)
 	}
 	return due
 }

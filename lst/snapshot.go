@@ -55,6 +55,7 @@ type pieceRef struct {
 // rootInfo describes a snapshot.
 type rootInfo struct {
 	at      pos // of the root frame
+	length  int // of the root frame
 	claim   pos // everything before it was durable when the frame was written
 	number  uint64
 	base    bool
@@ -105,6 +106,11 @@ func (s *Store) snapDue() bool {
 		now-s.snap.lastMS >= s.opt.SnapshotInterval.Milliseconds()
 }
 
+// rootFlies reports whether the last root is in a write that is not complete. The
+// next snapshot must not begin before: it would name the root in front of that one
+// as its predecessor, and what that one holds would be lost.
+func (n *snapState) rootFlies() bool { return n.number != n.last.number }
+
 func (s *Store) snapBegin() {
 	n := &s.snap
 	n.running, n.pieces, n.bytes = true, nil, 0
@@ -131,7 +137,7 @@ func (s *Store) snapBegin() {
 func (s *Store) snapStep(p *pending, limit, userBytes int) {
 	n := &s.snap
 	if !n.running {
-		if s.ix.cold.Load() != nil || !s.snapDue() {
+		if s.ix.cold.Load() != nil || n.rootFlies() || !s.snapDue() {
 			return // C3: the keeper is at it
 		}
 		s.snapBegin()

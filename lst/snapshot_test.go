@@ -131,3 +131,47 @@ func TestStreamMadeAgainDuringBase(t *testing.T) {
 		t.Fatalf("%d streams of %d, %d keys", n, len(want), again.Stats().KVs)
 	}
 }
+
+// Two snapshots end in writes that are in flight together: the second must build on
+// the first, not on the one before.
+func TestSnapshotsInFlightTogether(t *testing.T) {
+	_, opt := memStore(8, Direct)
+	opt.SegmentBytes, opt.SnapshotRecords, opt.SnapshotInterval = 1<<20, 5, time.Hour
+	opt.Now = func() time.Time { return time.Unix(1, 0) }
+	s := mustOpen(t, "/db", opt)
+	const writes = 40
+	var flight []Write
+	for n := uint64(0); n < writes; n++ {
+		var b Batch
+		for k := uint64(0); k < 10; k++ {
+			b.Append(sid(1), n*10+k, []byte("x"))
+		}
+		w, err := s.Prepare(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flight = append(flight, w)
+		if len(flight) < 3 {
+			continue
+		}
+		for _, w := range flight {
+			if err := s.Complete(w, w.Execute()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		flight = flight[:0]
+	}
+	for _, w := range flight {
+		if err := s.Complete(w, w.Execute()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.Stats().Snapshots; n < 3 {
+		t.Fatalf("%d snapshots", n)
+	}
+	s.lock.Close()
+	again := mustOpen(t, "/db", opt)
+	if st, _ := again.View().Stat(sid(1)); st.Count != writes*10 || st.Contiguous != writes*10 {
+		t.Fatalf("%+v, want %d records", st, writes*10)
+	}
+}

@@ -187,18 +187,18 @@ func (s *Store) upkeep() {
 	busy := s.opt.Inline && len(s.inflight) > 0 // the owner's writes come first
 	over := s.spare == nil && s.overBudget(s.opt.SegmentBytes) != nil
 	tight := !busy && (over && (s.reclaimable() || s.opt.DropOldest) || s.opt.RetainAge > 0)
-	s.reclaiming = tight && over
+	s.reclaiming = tight && over // also set by roll, until this has run once
 	s.mu.Unlock()
 	if needSync {
 		_ = s.Sync() // an error is latched and met by the next commit
 	}
 	if tight {
 		_, _ = s.Reclaim() // likewise; no space is reported by ensureSpare
-		s.mu.Lock()
-		s.reclaiming = false
-		s.cond.Broadcast()
-		s.mu.Unlock()
 	}
+	s.mu.Lock()
+	s.reclaiming = false
+	s.cond.Broadcast()
+	s.mu.Unlock()
 	s.ensureSpare()
 	s.mu.Lock()
 	s.closeRetired()

@@ -229,7 +229,8 @@ func (v View) KVs(prefix []byte, fn func(key, value []byte) bool) {
 	})
 }
 
-// Iterator walks over a range of a stream. It belongs to one goroutine.
+// Iterator walks over a range of a stream. It belongs to one goroutine, and stays
+// with the stream that it began with if that is deleted and made again.
 type Iterator struct {
 	v        View
 	id       StreamID
@@ -241,6 +242,8 @@ type Iterator struct {
 	win      []byte // bytes of the file from winAt on, read ahead
 	winAt    pos
 	last     pos // end of the record before
+	leaf     *leaf
+	nodes    int
 	err      error
 }
 
@@ -275,10 +278,31 @@ func (it *Iterator) Next() bool {
 
 const readAhead = 64 << 10
 
+// slot finds a record's place: one leaf serves up to 256 records in a row.
+func (it *Iterator) slot(seq uint64) (slot, error) {
+	base := seq &^ (leafSlots - 1)
+	if it.leaf == nil || it.leaf.base != base {
+		it.leaf, _ = findLeaf(it.st.list(), seq)
+		it.nodes++
+	}
+	if it.leaf == nil {
+		return slot{}, ErrNotFound
+	}
+	s, err := it.v.ix.leafSlot(it.st, it.leaf, int(seq&(leafSlots-1)))
+	if err == nil && (s.at == 0 || seq < it.st.trim.Load()) {
+		err = ErrNotFound
+	}
+	return s, err
+}
+
+// IndexNodes is how many index nodes the iterator has read so far: a range of 64
+// records touches two at most.
+func (it *Iterator) IndexNodes() int { return it.nodes }
+
 // read loads record seq; false without an error if it was trimmed meanwhile.
 func (it *Iterator) read(seq uint64) bool {
 	x := it.v.ix
-	s, err := x.slotOf(it.id, seq)
+	s, err := it.slot(seq)
 	if err == nil {
 		from, n := s.at-recordCRCBytes, int(s.n)+recordCRCBytes
 		f := x.files.get(s.at.seg())
