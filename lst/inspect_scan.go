@@ -211,6 +211,7 @@ func (c *scan) segment(i *SegmentInfo) error {
 		c.damage(i.File, i.problemAt, i.Problem)
 		if i.Format == 0 {
 			sp.Damaged += i.FileBytes
+			c.gaps = append(c.gaps, span{mkpos(i.Number, 0), mkpos(i.Number+1, 0)})
 			return nil
 		}
 	}
@@ -326,8 +327,8 @@ func (c *scan) checkRoots() {
 		if info.Missing == "" || c.in.Segments[0].Number > r.floor || c.in.floor > r.floor {
 			continue
 		}
-		if len(c.gaps) == 0 {
-			// Otherwise the damage itself is in the list, this only follows from it.
+		if len(c.gaps) == 0 && c.in.Damage == nil {
+			// Otherwise the damage itself is in the list, and this only follows from it.
 			c.damageAt(at, "snapshot %d is not whole: %s", info.Number, info.Missing)
 		}
 	}

@@ -93,7 +93,7 @@ func TestInspectEveryByteFlipped(t *testing.T) {
 		}
 		for _, seg := range healthy.Segments {
 			data, _ := s.disk.ReadFile(seg.File)
-			for off := int64(0); off < int64(len(data)); off += int64(*damageStride) {
+			for off := int64(0); off < int64(len(data)); off += 3 * int64(*damageStride) {
 				disk := s.disk.Clone()
 				bad := append([]byte(nil), data...)
 				bad[off] ^= 1 << (off % 8)
@@ -145,7 +145,7 @@ func TestInspectEveryTruncation(t *testing.T) {
 				continue
 			}
 			data, _ := s.disk.ReadFile("/db/" + name)
-			for n := 0; n < len(data); n += *damageStride {
+			for n := 0; n < len(data); n += 3 * *damageStride {
 				disk := s.disk.Clone()
 				disk.WriteFile("/db/"+name, data[:n])
 				opt := s.opt

@@ -20,22 +20,22 @@ import (
 )
 
 const lstLong = `Look at the files of the storage engine: at a store of a program that embeds it, or at a shard of a log node, which is
-DIR/shard-000 and so on below the node's directory.
+DIR/shard-0 and so on, below the node's directory.
 
-The commands change nothing in the directory, not one byte, and take no lock: they work beside the process that writes it, on a plain
+The commands that take a directory change nothing in it, not one byte, and take no lock: they work beside the process that writes it, on a plain
 copy of the segment files, and on files that are damaged or cut off. What they print of a directory that is being written belongs to one
 moment.`
 
 func lstCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lst",
-		Short: "Inspect the storage engine's files, read-only",
+		Short: "Inspect the storage engine's files, or measure it",
 		Long:  lstLong,
-		Example: `  btrlog lst info ./btrlog-node/shard-000
-  btrlog lst verify ./btrlog-node/shard-000 && echo sound`,
+		Example: `  btrlog lst info ./btrlog-node/shard-0
+  btrlog lst verify ./btrlog-node/shard-0 && echo sound`,
 	}
 	group(cmd)
-	cmd.AddCommand(lstInfoCommand(), lstVerifyCommand(), lstDumpCommand(), lstLocateCommand(), lstStatCommand())
+	cmd.AddCommand(lstInfoCommand(), lstVerifyCommand(), lstDumpCommand(), lstLocateCommand(), lstStatCommand(), lstBenchCommand())
 	return cmd
 }
 

@@ -36,7 +36,7 @@ func lstDumpCommand() *cobra.Command {
 		Short: "Print the frames of a segment or the records of a stream",
 		Long:  lstDumpLong,
 		Example: `  btrlog lst dump --segment 0000000a.lst --ops ./data
-  btrlog lst dump --stream 00000000000000a1/3 --from 100 --to 110 ./btrlog-node/shard-000
+  btrlog lst dump --stream 00000000000000a1/3 --from 100 --to 110 ./btrlog-node/shard-0
   btrlog lst dump --stream 000102030405060708090a0b0c0d0e0f --bytes -1 --json ./data | jq -r .payload`,
 		Args: dirArg,
 	}

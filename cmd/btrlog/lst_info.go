@@ -22,7 +22,7 @@ func lstInfoCommand() *cobra.Command {
 		Use:   "info DIR",
 		Short: "Show segments, snapshots, recovery and space of a store",
 		Long:  lstInfoLong,
-		Example: `  btrlog lst info ./btrlog-node/shard-000
+		Example: `  btrlog lst info ./btrlog-node/shard-0
   btrlog lst info --quick --json ./data | jq .segments`,
 		Args: dirArg,
 	}

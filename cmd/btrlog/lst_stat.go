@@ -31,8 +31,8 @@ func lstStatCommand() *cobra.Command {
 		Use:   "stat DIR",
 		Short: "Show count, bytes and ends of each stream",
 		Long:  lstStatLong,
-		Example: `  btrlog lst stat --top 10 ./btrlog-node/shard-000
-  btrlog lst stat --stream 00000000000000a1/3 ./btrlog-node/shard-000
+		Example: `  btrlog lst stat --top 10 ./btrlog-node/shard-0
+  btrlog lst stat --stream 00000000000000a1/3 ./btrlog-node/shard-0
   btrlog lst stat --by id --json ./data`,
 		Args: dirArg,
 	}
@@ -155,7 +155,7 @@ func lstLocateCommand() *cobra.Command {
 		Short: "Say where a record is on disk",
 		Long:  lstLocateLong,
 		Example: `  btrlog lst locate ./data 000102030405060708090a0b0c0d0e0f 42
-  btrlog lst locate --json ./btrlog-node/shard-000 00000000000000a1/3 42`,
+  btrlog lst locate --json ./btrlog-node/shard-0 00000000000000a1/3 42`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch len(args) {
 			case 0, 1, 2:

@@ -23,7 +23,7 @@ func lstVerifyCommand() *cobra.Command {
 		Use:   "verify DIR",
 		Short: "Check every frame, snapshot and figure of a store",
 		Long:  lstVerifyLong,
-		Example: `  btrlog lst verify ./btrlog-node/shard-000
+		Example: `  btrlog lst verify ./btrlog-node/shard-0
   btrlog lst verify --json ./data | jq .damages`,
 		Args: dirArg,
 	}
