@@ -236,11 +236,11 @@ func (c *coldState) loadAll() error {
 	}
 	c.chainMu.Lock()
 	chain, err := c.roots()
+	rec := c.rec // its own buffers: lookups go on meanwhile
 	c.chainMu.Unlock()
 	if err != nil {
 		return c.fail(err)
 	}
-	rec := c.rec // its own buffers: lookups go on meanwhile
 	rec.buf, rec.segs, rec.rep = nil, map[uint32]*recSegment{}, &RecoveryReport{}
 	tmp := newIndex(x.files, nil)
 	for i := len(chain) - 1; i >= 0; i-- {
