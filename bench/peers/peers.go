@@ -298,10 +298,12 @@ type tidwallLog struct {
 	batch tidwal.Batch
 }
 
-func openTidwall(dir string, forced bool) (Log, error) {
-	// NoCopy: its reads hand out their memory, as fast as they can be.
+func openTidwall(dir string, forced bool) (Log, error) { return openTidwallCopy(dir, forced, true) }
+
+// openTidwallCopy says whether a read copies the record, as it does unless told otherwise, or hands out its memory.
+func openTidwallCopy(dir string, forced, copies bool) (Log, error) {
 	opt := *tidwal.DefaultOptions
-	opt.NoSync, opt.NoCopy = !forced, true
+	opt.NoSync, opt.NoCopy = !forced, !copies
 	w, err := tidwal.Open(dir, &opt)
 	if err != nil {
 		return nil, err

@@ -134,12 +134,12 @@ func appendStreams(r *run) ([]Result, error) {
 			if n > 1 {
 				pick = l.uniform
 			}
-			if n > 1 { // a stream's first record makes it known: not what is measured
-				for k := range n {
-					if err := l.commit(1, func() int { return k }); err != nil {
-						return nil, err
-					}
-				}
+			// The steady state is measured: every stream is known and has filled a leaf of 256 records.
+			if err := l.fill(r, r.Scale.of(20, 300, 300)*n, 100, pick); err != nil {
+				return nil, err
+			}
+			if err := l.shrink(dir, 0, 10); err != nil {
+				return nil, err
 			}
 			sides[i] = func(int) (time.Duration, error) {
 				if err := l.shrink(dir, 128<<20, 10); err != nil {
@@ -253,7 +253,8 @@ func allocations(r *run) ([]Result, error) {
 			pick = l.uniform
 		}
 		// Streams, batches and buffers are made before: the steady state is what counts.
-		if err := l.fill(r, max(n/4, 20*streams), 1, pick); err != nil {
+		// A leaf holds 256 records of a stream: with fewer, its slots still grow.
+		if err := l.fill(r, max(n/4, r.Scale.of(20, 600, 600)*streams), r.Scale.of(1, 100, 100), pick); err != nil {
 			return nil, err
 		}
 		count, err := mallocs(func() error {
@@ -271,10 +272,10 @@ func allocations(r *run) ([]Result, error) {
 		if streams > 1 {
 			name = "10,000 streams"
 		}
-		res := Result{What: "allocations per append, background included, " + name, Unit: "allocations", Must: most(.01), Aim: most(0), Mode: "buffered, Acknowledged, batch 1",
+		res := Result{What: "allocations per append, batch 1, background included, " + name, Unit: "allocations", Must: most(.01), Aim: most(0), Mode: "buffered, Acknowledged, batch 1",
 			Counted: "difference of runtime.MemStats.Mallocs of the whole process over the steady state, over the number of commits: snapshots, rolls and syncs are in it"}
 		res.exact(float64(count) / float64(n))
-		res.Note("%d allocations in %d commits", count, n)
+		res.Note("%d allocations in %d commits, %d records before them", count, n, l.records-int64(n))
 		all = append(all, res)
 
 		v := s.View()

@@ -132,7 +132,7 @@ type tailSide struct {
 
 func (r *run) newTailSide(every int) (*tailSide, error) {
 	opt := byRecords(every)
-	opt.SegmentBytes, opt.Mode, opt.FS = 8<<20, lst.Direct, newProbe()
+	opt.SegmentBytes, opt.Mode, opt.FS = 1<<20, lst.Direct, newProbe()
 	s, _, err := lst.Open(r.dir(), opt)
 	if err != nil {
 		return nil, err
@@ -207,12 +207,12 @@ func (r *run) commitTailIn() (Result, error) {
 	if strings.HasPrefix(DeviceOf(r.Dir), "tmpfs") {
 		ops *= 4
 	}
-	var more, besideTotal int64 // bytes beyond the commits, of the last busy block
+	var busyTotal, calmTotal, besideTotal int64
 	var a99, b99, a50, b50, pairs []float64
 	for i := -1; i < blocks; i++ {
 		r.progress(max(i, 0), blocks)
 		for _, t := range []*tailSide{busy, calm} {
-			if err := t.l.trimAll(1); err != nil {
+			if err := t.l.trimAll(0); err != nil {
 				return Result{}, err
 			}
 		}
@@ -224,7 +224,8 @@ func (r *run) commitTailIn() (Result, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		more = busy.probe.written() - before
+		more := busy.probe.written() - before
+		before = calm.probe.written()
 		y50, y99, wrote, err := besideWriter(calm, raw, size, ops, more)
 		if err != nil {
 			return Result{}, err
@@ -232,15 +233,20 @@ func (r *run) commitTailIn() (Result, error) {
 		if i < 0 {
 			continue // the first blocks warm up
 		}
-		besideTotal += wrote
+		busyTotal, calmTotal, besideTotal = busyTotal+more, calmTotal+calm.probe.written()-before, besideTotal+wrote
 		a50, a99, b50, b99, pairs = append(a50, x50), append(a99, x99), append(b50, y50), append(b99, y99), append(pairs, x99/y99)
 	}
 	res := Result{What: "p99 of a forced commit while snapshot, carry and drop run, over a control that writes and syncs the same bytes beside it", Must: most(1.5), Unit: "×", Mode: "direct, Forced",
-		Counted: "interleaved blocks of forced commits of 128 bytes by one caller; A: a snapshot every 500 records, and one goroutine that calls Snapshot and Reclaim without pause; B: the same store with neither, and one goroutine that writes to a file of its own with O_DIRECT|O_DSYNC until both have written as many bytes as A did; ratio of the medians of the blocks' p99, quartiles of the pairs"}
+		Counted: "interleaved blocks of forced commits of 128 bytes by one caller; A: a snapshot every 500 records, and one goroutine that calls Snapshot and Reclaim without pause; B: the same store with neither, and one goroutine that writes to a file of its own with O_DIRECT|O_DSYNC so much, commit by commit, that both together write as many bytes as A did; ratio of the medians of the blocks' p99, quartiles of the pairs"}
 	res.Value, res.Low, res.High, res.Blocks = Quantile(a99, .5)/Quantile(b99, .5), Quantile(pairs, .25), Quantile(pairs, .75), blocks
 	st := busy.l.s.Stats()
+	perBlock := func(n int64) float64 { return float64(n) / 1e6 / float64(blocks) }
+	if st.Dropped == 0 {
+		return res, fmt.Errorf("nothing was dropped in %d blocks", blocks)
+	}
 	res.Note("a block is %d commits; p99 %.0f µs against %.0f µs, p50 %.0f µs against %.0f µs", ops, Quantile(a99, .5)*1e6, Quantile(b99, .5)*1e6, Quantile(a50, .5)*1e6, Quantile(b50, .5)*1e6)
-	res.Note("A: %d snapshots, %d segments dropped in all; %.1f MB in its last block; B wrote %.1f MB a block beside its commits; seed %d", st.Snapshots, st.Dropped, float64(more)/1e6, float64(besideTotal)/1e6/float64(blocks), r.Seed)
+	res.Note("A: %d snapshots, %d segments dropped in all, %.2f MB a block; B %.2f MB a block and %.2f MB beside it; seed %d", st.Snapshots, st.Dropped,
+		perBlock(busyTotal), perBlock(calmTotal), perBlock(besideTotal), r.Seed)
 	return res, nil
 }
 

@@ -75,7 +75,7 @@ func run() error {
 	for _, fn := range []func() ([]lstbench.Result, error){
 		func() ([]lstbench.Result, error) { return b.Unforced(rep.proofs) },
 		b.Forced,
-		func() ([]lstbench.Result, error) { r, err := b.Tail(); return []lstbench.Result{r}, err },
+		b.Tail,
 	} {
 		results, err := fn()
 		for _, r := range results {
