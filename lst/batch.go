@@ -25,6 +25,7 @@ type batchOp struct {
 	n      int    // payload or key length in bytes
 	vn     int    // value length in bytes
 	crc    uint32 // of the payload, not bound yet
+	st     *stream
 }
 
 // Batch collects operations that take effect together: after any crash all of

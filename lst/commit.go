@@ -125,7 +125,14 @@ func (s *Store) check(b *Batch) error {
 		if op.n > s.opt.MaxRecordBytes {
 			return fmt.Errorf("%w: record %d of stream %v has %d bytes, the limit is %d", ErrTooLarge, op.seq, op.stream, op.n, s.opt.MaxRecordBytes)
 		}
-		st := s.ix.streams.get(op.stream[:])
+		var st *stream
+		if i > 0 && b.ops[i-1].stream == op.stream {
+			st = b.ops[i-1].st
+		}
+		if st == nil {
+			st = s.ix.streams.get(op.stream[:])
+		}
+		op.st = st // for apply, unless the stream goes meanwhile
 		if st == nil {
 			continue
 		}
@@ -259,7 +266,9 @@ func (s *Store) makeRoom(need int64, class roomClass) error {
 			return nil
 		}
 	}
-	s.roll()
+	if err := s.roll(); err != nil {
+		return err
+	}
 	if want > s.room() {
 		return s.makeRoom(need, class) // behind a tear on a full disk it may be a small one
 	}
@@ -374,7 +383,11 @@ func (s *Store) waitCompleted(ticket uint64) error {
 // roll makes the spare segment the active one. Writes to the old one may still
 // be in flight: the claim in the link frame says up to where it was durable, so
 // recovery can tell a torn end from damage (L22).
-func (s *Store) roll() {
+func (s *Store) roll() error {
+	if err := s.openSegment(s.spare); err != nil {
+		s.latch(fmt.Errorf("open %s for appending: %w", s.spare.path, err))
+		return s.err
+	}
 	old := s.active
 	s.linkPrev = mkpos(old.head.number, s.nextOff)
 	if s.cutEnd != 0 {
@@ -392,6 +405,7 @@ func (s *Store) roll() {
 		s.reclaiming = s.opt.DropOldest && s.overBudget(s.opt.SegmentBytes) != nil
 		s.kick()
 	}
+	return nil
 }
 
 func (s *Store) appendLink(b []byte) []byte {

@@ -133,13 +133,20 @@ type index struct {
 	lock    sync.Locker               // excludes the writer; readers take it for cold state only
 	cold    atomic.Pointer[coldState] // what the restart has not read yet
 
-	live         map[uint32]segLive // records that are not trimmed, per segment
+	live         map[uint32]*segLive // records that are not trimmed, per segment
+	liveSeg      uint32              // the one counted last
+	liveLast     *segLive
 	records      int64
 	bytes        int64
 	dirtyStreams []*stream
 	dirtyKVs     []*kvEntry
 	seal         []sealItem
 	slab         []leaf
+	slots        slotArena
+	sealedSlab   []struct {
+		s sealedLeaf
+		d leafData
+	}
 	cached       []*sealedLeaf // leaves whose data is in memory, a ring
 	cachedNext   int
 	loadedLeaves atomic.Int64 // parsed by readers and kept
@@ -153,16 +160,30 @@ type sealItem struct {
 }
 
 func newIndex(files *fileSet, cache *tailCache) *index {
-	return &index{files: files, cache: cache, live: map[uint32]segLive{}, lock: &sync.Mutex{}}
+	return &index{files: files, cache: cache, live: map[uint32]*segLive{}, lock: &sync.Mutex{}}
 }
 
 func (x *index) liveAdd(seg uint32, records, bytes int64) {
-	v := x.live[seg]
+	v := x.liveLast
+	if v == nil || x.liveSeg != seg {
+		if v = x.live[seg]; v == nil {
+			v = new(segLive)
+			x.live[seg] = v
+		}
+		x.liveSeg, x.liveLast = seg, v
+	}
 	v.records += records
 	v.bytes += bytes
-	x.live[seg] = v
 	x.records += records
 	x.bytes += bytes
+}
+
+// liveDrop forgets the counts of a segment.
+func (x *index) liveDrop(seg uint32) {
+	delete(x.live, seg)
+	if x.liveSeg == seg {
+		x.liveLast = nil
+	}
 }
 
 func (x *index) stream(id StreamID) *stream {
@@ -200,9 +221,9 @@ func (x *index) newLeaf(base uint64, prev *leaf) *leaf {
 	x.slab = x.slab[1:]
 	l.base = base
 	if prev != nil && prev.count >= leafSlots/2 {
-		l.open.Store(newOpenSlots(leafSlots))
+		l.open.Store(x.slots.make(leafSlots))
 	} else {
-		l.open.Store(newOpenSlots(0))
+		l.open.Store(x.slots.make(0))
 	}
 	return l
 }
@@ -261,12 +282,12 @@ func (x *index) add(st *stream, seq uint64, s slot, replace bool) {
 		l.bytes -= int64(old.n)
 		st.count.Add(^uint64(0))
 		st.bytes.Add(-uint64(old.n))
-		o = o.grown(leafSlots) // readers of the old slots keep a matching pair
+		o = x.slots.grown(o, leafSlots) // readers of the old slots keep a matching pair
 		o.set(i, s)
 		l.open.Store(o)
 	} else {
 		if i >= len(o.at) {
-			o = o.grown(i + 1)
+			o = x.slots.grown(o, i+1)
 			o.set(i, s)
 			l.open.Store(o)
 		} else {
@@ -358,7 +379,7 @@ func (x *index) reopen(st *stream, l *leaf) *openSlots {
 		x.broken = err
 		return nil
 	}
-	o := newOpenSlots(leafSlots)
+	o := x.slots.make(leafSlots)
 	d.all(func(i int, s slot) {
 		o.set(i, s)
 		if l.base+uint64(i) >= st.trim.Load() {
@@ -529,7 +550,11 @@ func (x *index) delete(key []byte) {
 func (x *index) apply(op *batchOp, body []byte, at pos) {
 	switch op.code {
 	case opAppend, opAppendNext, opReplace:
-		x.add(x.stream(op.stream), op.seq, slot{at + pos(op.off), uint32(op.n)}, op.code == opReplace)
+		st := op.st
+		if st == nil || st.gone {
+			st = x.stream(op.stream)
+		}
+		x.add(st, op.seq, slot{at + pos(op.off), uint32(op.n)}, op.code == opReplace)
 	case opPut:
 		x.put(body[op.off:op.off+op.n], body[op.off+op.n:op.off+op.n+op.vn])
 	case opDelete:
@@ -550,7 +575,15 @@ func (x *index) sealDone(it sealItem, at pos, body []byte) {
 	if l.ref != at || l.open.Load() == nil {
 		return
 	}
-	d, err := parseLeaf(body, it.st.id, l.base)
+	if len(x.sealedSlab) == 0 {
+		x.sealedSlab = make([]struct {
+			s sealedLeaf
+			d leafData
+		}, 8)
+	}
+	mem := &x.sealedSlab[0]
+	x.sealedSlab = x.sealedSlab[1:]
+	d, err := &mem.d, mem.d.parse(body, it.st.id, l.base)
 	if err != nil {
 		panic("lst: a leaf frame just written does not parse: " + err.Error())
 	}
@@ -560,7 +593,8 @@ func (x *index) sealDone(it sealItem, at pos, body []byte) {
 			l.segs = countSeg(l.segs, s)
 		}
 	})
-	s := &sealedLeaf{at: at, size: uint32(len(body))}
+	s := &mem.s
+	s.at, s.size = at, uint32(len(body))
 	s.data.Store(d)
 	x.keepData(s)
 	l.sealed.Store(s)

@@ -111,19 +111,32 @@ type openSlots struct {
 	n  []atomic.Uint32
 }
 
-type fullSlots struct {
-	openSlots
-	a [leafSlots]atomic.Uint64
-	b [leafSlots]atomic.Uint32
+// slotArena makes open slots out of larger pieces of memory: an append allocates
+// nothing most of the time. Readers may hold slots for as long as they like, so
+// nothing is ever used twice.
+type slotArena struct {
+	heads []openSlots
+	at    []atomic.Uint64
+	n     []atomic.Uint32
 }
 
-func newOpenSlots(n int) *openSlots {
-	if n >= leafSlots {
-		f := &fullSlots{}
-		f.at, f.n = f.a[:], f.b[:]
-		return &f.openSlots
+const arenaSlots = 8 * leafSlots
+
+func (a *slotArena) make(n int) *openSlots {
+	if len(a.heads) == 0 {
+		a.heads = make([]openSlots, 32)
 	}
-	return &openSlots{at: make([]atomic.Uint64, n), n: make([]atomic.Uint32, n)}
+	o := &a.heads[0]
+	a.heads = a.heads[1:]
+	if n == 0 {
+		return o
+	}
+	if len(a.at) < n {
+		a.at, a.n = make([]atomic.Uint64, arenaSlots), make([]atomic.Uint32, arenaSlots)
+	}
+	o.at, o.n = a.at[:n:n], a.n[:n:n]
+	a.at, a.n = a.at[n:], a.n[n:]
+	return o
 }
 
 func (o *openSlots) get(i int) slot {
@@ -140,12 +153,13 @@ func (o *openSlots) set(i int, s slot) {
 	o.at[i].Store(uint64(s.at))
 }
 
-func (o *openSlots) grown(n int) *openSlots {
+// grown is a copy of o with room for n slots.
+func (a *slotArena) grown(o *openSlots, n int) *openSlots {
 	size := 8
 	for size < n {
 		size *= 2
 	}
-	c := newOpenSlots(size)
+	c := a.make(size)
 	for i := range o.at {
 		c.set(i, o.get(i))
 	}
@@ -291,12 +305,20 @@ func appendSlots(b []byte, m bitmap, o *openSlots) []byte {
 // parseLeaf checks a leaf frame's body once and keeps decoder states for fast
 // access.
 func parseLeaf(body []byte, id StreamID, base uint64) (*leafData, error) {
-	d := &leafData{body: body}
+	d := new(leafData)
+	if err := d.parse(body, id, base); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *leafData) parse(body []byte, id StreamID, base uint64) error {
+	*d = leafData{body: body}
 	r := &reader{b: body}
 	var got StreamID
 	r.copy(got[:])
 	if n := r.uvarint(); got != id || n != base>>leafShift {
-		return nil, fmt.Errorf("leaf frame belongs to sequences from %d of stream %v, not %d of %v", n<<leafShift, got, base, id)
+		return fmt.Errorf("leaf frame belongs to sequences from %d of stream %v, not %d of %v", n<<leafShift, got, base, id)
 	}
 	d.have = readPresence(r)
 	d.slots = r.off
@@ -312,9 +334,9 @@ func parseLeaf(body []byte, id StreamID, base uint64) (*leafData, error) {
 		}
 	}
 	if r.bad || r.left() != 0 {
-		return nil, fmt.Errorf("leaf frame does not parse")
+		return fmt.Errorf("leaf frame does not parse")
 	}
-	return d, nil
+	return nil
 }
 
 func (d *leafData) get(i int) slot {

@@ -169,7 +169,7 @@ func (x *index) loadRef(r *reader, l *leaf, m bitmap) {
 func (x *index) loadOpen(r *reader, l *leaf, m bitmap, all bool) {
 	o := l.open.Load()
 	if o == nil || all {
-		o = newOpenSlots(0)
+		o = x.slots.make(0)
 		for w := range l.present {
 			l.present[w].Store(0)
 		}
@@ -183,7 +183,7 @@ func (x *index) loadOpen(r *reader, l *leaf, m bitmap, all bool) {
 			return
 		}
 		if i >= len(o.at) {
-			o = o.grown(i + 1)
+			o = x.slots.grown(o, i+1)
 		}
 		o.set(i, s)
 		l.setPresent(i)

@@ -467,8 +467,8 @@ func checkLive(s *Store) error {
 		return err
 	}
 	for seg, v := range s.ix.live {
-		if got[seg] != v {
-			return fmt.Errorf("segment %d counts as %+v live, the index has %+v", seg, v, got[seg])
+		if got[seg] != *v {
+			return fmt.Errorf("segment %d counts as %+v live, the index has %+v", seg, *v, got[seg])
 		}
 		delete(got, seg)
 	}

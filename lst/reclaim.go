@@ -172,7 +172,7 @@ func (s *Store) dropBelow(keep uint32) (int, error) {
 		n++
 		s.mu.Lock()
 		s.dropped++
-		delete(s.ix.live, f.number)
+		s.ix.liveDrop(f.number)
 		s.mu.Unlock()
 	}
 	if n > 0 {

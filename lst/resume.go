@@ -119,8 +119,8 @@ func (s *Store) resume(r *recovery) error {
 			run |= vfs.Direct
 		}
 	}
-	w, err := s.openSegment(last.path, last.head, run)
-	if err != nil {
+	w := &writeSegment{head: last.head, path: last.path, run: run, size: int64(last.head.size)}
+	if err := s.openSegment(w); err != nil {
 		return err
 	}
 	s.active, s.nextOff = w, alignUp(r.end.off(), block)
@@ -161,10 +161,7 @@ func (s *Store) adoptSpare(r *recovery) error {
 	}
 	fits := sp.head.flags&flagZeroed == 0 == (s.opt.Mode == Buffered) && s.direct.is(directYes) == (sp.head.block > 1)
 	if sp.blank && fits && sp.head.storeID == s.storeID && int64(sp.head.size) == s.opt.SegmentBytes&^(int64(sp.head.block)-1) {
-		w, err := s.openSegment(sp.path, sp.head, run)
-		if err != nil {
-			return err
-		}
+		w := &writeSegment{head: sp.head, path: sp.path, run: run, size: int64(sp.head.size)}
 		if from, ok := r.unchecked[n]; ok {
 			s.making = true // whoever needs it waits for the keeper's look
 			s.checks = append(s.checks, zeroCheck{w, from})
@@ -196,6 +193,9 @@ func (s *Store) startNew(r *recovery, rep *RecoveryReport) error {
 			err = fmt.Errorf("%w: %w", ErrNoSpace, err)
 		}
 		return fmt.Errorf("lst: create store in %s: %w", filepath.Clean(s.dir), err)
+	}
+	if err := s.openSegment(w); err != nil {
+		return err
 	}
 	s.active, s.nextOff, s.fresh = w, int64(w.head.dataStart), true
 	s.applied = mkpos(1, s.nextOff)
@@ -233,14 +233,9 @@ func (s *Store) checkZeros() {
 			c.w.size = int64(c.w.head.size)
 		case at == 0:
 			s.spare = c.w
-		case spare:
-			c.w.file.Close() // ensureSpare makes it anew
 		}
 		if spare {
-			if s.spare != c.w && s.err != nil {
-				c.w.file.Close()
-			}
-			s.making = false
+			s.making = false // if it is no good, ensureSpare makes it anew
 		}
 		s.cond.Broadcast()
 		s.mu.Unlock()

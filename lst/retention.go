@@ -69,7 +69,9 @@ func (s *Store) Retention() RetentionStatus {
 		return st
 	}
 	st.Oldest = list[0].number
-	st.OldestLive = s.ix.live[st.Oldest].records
+	if v := s.ix.live[st.Oldest]; v != nil {
+		st.OldestLive = v.records
+	}
 	switch {
 	case s.reclaiming:
 		st.State, st.Reason = RetentionReclaiming, "segments are being dropped"

@@ -16,9 +16,10 @@ import (
 // writeSegment is a segment file as the writer has it.
 type writeSegment struct {
 	head segHeader
-	file vfs.File
+	file vfs.File // nil until it is the active one: one write descriptor is enough
 	path string
-	size int64 // frames must end at or before it
+	run  vfs.Flag // how it is opened for appending
+	size int64    // frames must end at or before it
 }
 
 const bufferAlign = 4096
@@ -146,20 +147,18 @@ func (s *Store) buildSegment(path string, number uint32, size int64) (*writeSegm
 	if err := s.opt.FS.SyncDir(s.dir); err != nil {
 		return nil, err
 	}
-	return s.openSegment(path, h, run)
+	return &writeSegment{head: h, path: path, run: run, size: int64(h.size)}, nil
 }
 
-// openSegment opens an existing segment for appending.
-func (s *Store) openSegment(path string, h segHeader, run vfs.Flag) (*writeSegment, error) {
-	f, err := s.opt.FS.Open(path, run)
+// openSegment opens a segment for appending.
+func (s *Store) openSegment(w *writeSegment) error {
+	f, err := s.opt.FS.Open(w.path, w.run)
 	if errors.Is(err, vfs.ErrNoDirect) {
 		s.direct.set(directNo, err.Error())
-		f, err = s.opt.FS.Open(path, run&^vfs.Direct)
+		f, err = s.opt.FS.Open(w.path, w.run&^vfs.Direct)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &writeSegment{head: h, file: f, path: path, size: int64(h.size)}, nil
+	w.file = f
+	return err
 }
 
 // zeroFill takes the device for half of the time at most, so that commits beside

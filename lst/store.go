@@ -147,7 +147,7 @@ func Open(dir string, opt Options) (*Store, RecoveryReport, error) {
 func (s *Store) releaseFiles() {
 	s.ix.files.close()
 	for _, w := range append(s.retired, s.active, s.spare) {
-		if w != nil {
+		if w != nil && w.file != nil {
 			w.file.Close()
 		}
 	}
