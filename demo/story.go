@@ -176,7 +176,7 @@ func write(ctx context.Context, o options, m pgwal.Manifest, nodes []*process) (
 	if err != nil {
 		return progress{}, err
 	}
-	fmt.Printf("writer 1: kill -9; %d records acknowledged in %.1f s, node %s was down for the last third\n", len(acked), took.Seconds(), nodeNames[0])
+	fmt.Printf("writer 1: kill -9; %d records acknowledged in %.1f s, the last third of the way without node %s\n", len(acked), took.Seconds(), nodeNames[0])
 
 	second, err := start(o.dir, "writer-2", self, args...)
 	if err != nil {
@@ -214,6 +214,7 @@ func readBack(ctx context.Context, o options, m pgwal.Manifest, ports []int) (pr
 		}
 		fmt.Printf("node %s: everything up to LSN %d is archived and dropped here\n", nodeNames[i], through)
 	}
+	fmt.Printf("(node %s was away for the rest: the others hold and archive it)\n", nodeNames[0])
 	objects, err := objects(ctx, o)
 	if err != nil {
 		return progress{}, err
@@ -232,8 +233,8 @@ func readBack(ctx context.Context, o options, m pgwal.Manifest, ports []int) (pr
 		return progress{}, err
 	}
 	res := p.state()
-	fmt.Printf("reader: pid %d, %d records (%d bytes) in %.2f s, %d from the object store and %d from log nodes; all equal the input, %d checked against the acknowledgements\n",
-		p.pid(), res.Records, res.Bytes, res.Seconds, res.Cold, res.Hot, res.Checked)
+	fmt.Printf("reader: pid %d, %d records (%d bytes) in %.2f s, then the last %d once more; %d reads came from the object store, %d from log nodes; all equal the input, %d records checked against the acknowledgements\n",
+		p.pid(), res.Records, res.Bytes, res.Seconds, hotRecords, res.Cold, res.Hot, res.Checked)
 	if res.Records != uint64(m.Records) {
 		return res, errors.New("the log and the input differ in length")
 	}
