@@ -17,8 +17,8 @@ type Bench struct {
 	Blocks int
 	Seed   uint64
 	Device string
-	// Progress, if not nil, is told what runs.
-	Progress func(row string, done, total int)
+	// Progress, if not nil, is told what runs. An error of it ends the run.
+	Progress func(row string, done, total int) error
 	runs     int
 }
 
@@ -40,11 +40,12 @@ func (b *Bench) pair(e Engine, forced bool, fn func(ours, theirs Log) error) err
 	return fn(ours, theirs)
 }
 
-func (b *Bench) progress(row string) func(done, total int) {
-	return func(done, total int) {
-		if b.Progress != nil {
-			b.Progress(row, done, total)
+func (b *Bench) progress(row string) func(done, total int) error {
+	return func(done, total int) error {
+		if b.Progress == nil {
+			return nil
 		}
+		return b.Progress(row, done, total)
 	}
 }
 

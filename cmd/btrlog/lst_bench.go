@@ -59,7 +59,10 @@ The rows are ` + strings.Join(lstbench.Rows(), ", ") + `.`,
 			fmt.Fprintf(out, "seed %d, up to %s on disk\n", seed, humanBytes(scale.DiskBytes()))
 		}
 		results, err := lstbench.Run(lstbench.Config{
-			Dir: dir, Rows: rows, Scale: scale, Seed: seed, ChildArgs: []string{"lst", "bench"}, Progress: line.show,
+			Dir: dir, Rows: rows, Scale: scale, Seed: seed, ChildArgs: []string{"lst", "bench"}, Progress: func(row string, done, total int) error {
+				line.show(row, done, total)
+				return cmd.Context().Err()
+			},
 		}, report)
 		line.clear()
 		if errors.Is(err, lstbench.ErrRow) {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -120,15 +121,16 @@ func (r *run) writeAndKill(j job, records int) (int64, error) {
 	buf := bufio.NewReader(out)
 	var ack [8]byte
 	acked, killed := int64(0), false
+	var stopped error
 	for n := 0; ; n++ {
 		if _, err := io.ReadFull(buf, ack[:]); err != nil {
 			break // the end of the child
 		}
 		acked = int64(binary.LittleEndian.Uint64(ack[:]))
 		if n%64 == 0 {
-			r.progress(int(acked), records)
+			stopped = errors.Join(stopped, r.progress(int(acked), records))
 		}
-		if acked >= int64(records) && !killed {
+		if (acked >= int64(records) || stopped != nil) && !killed {
 			killed = true
 			if err := cmd.Process.Kill(); err != nil {
 				return 0, err
@@ -136,6 +138,9 @@ func (r *run) writeAndKill(j job, records int) (int64, error) {
 		}
 	}
 	_ = cmd.Wait() // killed: its status says nothing
+	if stopped != nil {
+		return 0, stopped
+	}
 	if !killed {
 		return 0, fmt.Errorf("the writing process ended by itself after record %d of %d: %s", acked, records, strings.TrimSpace(stderr.String()))
 	}

@@ -210,7 +210,9 @@ func (r *run) commitTailIn() (Result, error) {
 	var busyTotal, calmTotal, besideTotal int64
 	var a99, b99, a50, b50, pairs []float64
 	for i := -1; i < blocks; i++ {
-		r.progress(max(i, 0), blocks)
+		if err := r.progress(max(i, 0), blocks); err != nil {
+			return Result{}, err
+		}
 		for _, t := range []*tailSide{busy, calm} {
 			if err := t.l.trimAll(0); err != nil {
 				return Result{}, err

@@ -77,7 +77,9 @@ func first() int { return 0 }
 func (l *loader) fill(r *run, total, batch int, pick func() int) error {
 	for i := 0; l.records < int64(total); i++ {
 		if i%1024 == 0 {
-			r.progress(int(l.records), total)
+			if err := r.progress(int(l.records), total); err != nil {
+				return err
+			}
 		}
 		if err := l.commit(min(batch, total-int(l.records)), pick); err != nil {
 			return err

@@ -138,8 +138,8 @@ type Config struct {
 	Seed uint64
 	// ChildArgs are the arguments with which this program, started again, calls Child.
 	ChildArgs []string
-	// Progress, if not nil, is told of the beginning of each row and of each block in it.
-	Progress func(row string, done, total int)
+	// Progress, if not nil, is told of the beginning of each row and of each block in it. An error of it ends the run.
+	Progress func(row string, done, total int) error
 }
 
 type rowFunc func(r *run) ([]Result, error)
@@ -191,10 +191,11 @@ type run struct {
 	dirs   int
 }
 
-func (r *run) progress(done, total int) {
-	if r.Progress != nil {
-		r.Progress(r.row, done, total)
+func (r *run) progress(done, total int) error {
+	if r.Progress == nil {
+		return nil
 	}
+	return r.Progress(r.row, done, total)
 }
 
 // dir is a fresh name below the run's directory.
@@ -227,7 +228,9 @@ func Run(c Config, each func(Result)) ([]Result, error) {
 			continue
 		}
 		r.row = e.name
-		r.progress(0, 0)
+		if err := r.progress(0, 0); err != nil {
+			return all, err
+		}
 		results, err := e.fn(r)
 		for _, res := range results {
 			if res.Row == "" {

@@ -52,7 +52,7 @@ func TestInterleave(t *testing.T) {
 			return time.Hour, nil
 		}
 		return 2 * time.Second, nil
-	}, func(int) (time.Duration, error) { order += "B"; return time.Second, nil }, func(int, int) {})
+	}, func(int) (time.Duration, error) { order += "B"; return time.Second, nil }, func(int, int) error { return nil })
 	if err != nil || x.Value != 2 || x.Low != 2 || x.High != 2 || x.Blocks != 5 || order != strings.Repeat("AB", 6) {
 		t.Errorf("%+v, %v, %s", x, err, order)
 	}
@@ -84,6 +84,26 @@ func TestCountedRows(t *testing.T) {
 func TestUnknownRow(t *testing.T) {
 	if _, err := Run(Config{Rows: []string{"nothing"}}, nil); !errors.Is(err, ErrRow) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A run that is told to stop ends with what it was told, and leaves nothing behind.
+func TestStop(t *testing.T) {
+	dir, enough := t.TempDir(), errors.New("enough")
+	for _, row := range []string{"index-dense", "append-raw", "recovery"} {
+		calls := 0
+		_, err := Run(Config{Dir: dir, Rows: []string{row}, Progress: func(string, int, int) error {
+			if calls++; calls > 3 {
+				return enough
+			}
+			return nil
+		}}, nil)
+		if !errors.Is(err, enough) {
+			t.Errorf("row %s: %v", row, err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("row %s leaves %v, %v", row, left, err)
+		}
 	}
 }
 

@@ -24,11 +24,13 @@ type Ratio struct {
 
 // Interleave runs blocks A B A B … after one of each that does not count, and returns A over B. Each block begins with a
 // collected heap, so that one side does not pay for the garbage of the other.
-func Interleave(blocks int, a, b Side, progress func(done, total int)) (Ratio, error) {
+func Interleave(blocks int, a, b Side, progress func(done, total int) error) (Ratio, error) {
 	as, bs := make([]float64, 0, blocks), make([]float64, 0, blocks)
 	pairs := make([]float64, 0, blocks)
 	for i := -1; i < blocks; i++ {
-		progress(max(i, 0), blocks)
+		if err := progress(max(i, 0), blocks); err != nil {
+			return Ratio{}, err
+		}
 		runtime.GC()
 		ta, err := a(i + 1)
 		if err != nil {

@@ -117,7 +117,9 @@ func (r *run) spaceSteady(own bool) (Result, error) {
 		if l.batches < 2*segments*segment || l.batches-2*segments*segment < n*segments*segment/samplesWanted {
 			continue // not steady yet, or no moment to look
 		}
-		r.progress(int(n), samplesWanted)
+		if err := r.progress(int(n), samplesWanted); err != nil {
+			return Result{}, err
+		}
 		size, _, err := fileBytes(dir)
 		if err != nil {
 			return Result{}, err
@@ -176,7 +178,9 @@ func spaceKeyValue(r *run) ([]Result, error) {
 			return nil, err
 		}
 		if n%(rewrites/400/20*20) == 0 {
-			r.progress(n, rewrites)
+			if err := r.progress(n, rewrites); err != nil {
+				return nil, err
+			}
 			if n > rewrites/2 {
 				size, _, err := fileBytes(dir)
 				if err != nil {

@@ -5,10 +5,13 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/btrlog/btrlog/bench/peers"
 	"github.com/btrlog/btrlog/lst/lstbench"
@@ -58,12 +61,19 @@ func run() error {
 		fmt.Printf("%-8s %s: %s %s (%s to %s)\n", r.Verdict, r.What, lstbench.Number(r.Value), r.Unit, lstbench.Number(r.Low), lstbench.Number(r.High))
 		rep.results = append(rep.results, r)
 	}
-	show := func(row string, done, total int) { line(fmt.Sprintf("%s %d of %d", row, done, total)) }
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	show := func(row string, done, total int) error {
+		line(fmt.Sprintf("%s %d of %d", row, done, total))
+		return ctx.Err()
+	}
 	fmt.Printf("seed %d, up to %d MB on disk, %s\n", *seed, scale.DiskBytes()>>20, rep.device)
 
 	b := &peers.Bench{Dir: tmp, Blocks: *blocks, Seed: *seed, Device: rep.device, Progress: show}
 	for _, e := range append([]peers.Engine{peers.LST}, peers.Others...) {
-		line("kill -9 of " + e.Name)
+		if err := show("kill -9 of "+e.Name, 0, *rounds); err != nil {
+			return err
+		}
 		p, err := peers.Class(e, tmp+"/class-"+strings.ReplaceAll(e.Name, "/", "-"), *rounds, *seed)
 		if err != nil {
 			return err
