@@ -189,7 +189,7 @@ func (c *coldState) adopt(id StreamID, st *stream) error {
 		return x.damage
 	}
 	if st != nil {
-		x.streams.put(id[:], st)
+		x.keep(st)
 	}
 	return nil
 }

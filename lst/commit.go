@@ -130,7 +130,7 @@ func (s *Store) check(b *Batch) error {
 			st = b.ops[i-1].st
 		}
 		if st == nil {
-			st = s.ix.streams.get(op.stream[:])
+			st = s.ix.byID[op.stream]
 		}
 		op.st = st // for apply, unless the stream goes meanwhile
 		if st == nil {

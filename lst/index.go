@@ -22,6 +22,7 @@ type stream struct {
 	leaves atomic.Pointer[[]*leaf] // ascending by base
 
 	// Writer only.
+	tail      *leaf  // the leaf added to last, nil or in leaves
 	dirty     bool   // in index.dirtyStreams
 	gone      bool   // deleted
 	dirtyFrom uint64 // no leaf below this base has changed since dirty was set
@@ -127,6 +128,7 @@ type segLive struct {
 // change it are called by one goroutine at a time.
 type index struct {
 	streams trie[stream]
+	byID    map[StreamID]*stream // the writer's way to the same streams: one look instead of a descent
 	kvs     trie[kvEntry]
 	files   *fileSet
 	cache   *tailCache
@@ -141,6 +143,7 @@ type index struct {
 	dirtyStreams []*stream
 	dirtyKVs     []*kvEntry
 	seal         []sealItem
+	sealMem      []sealItem // the memory of seal
 	slab         []leaf
 	slots        slotArena
 	sealedSlab   []struct {
@@ -160,7 +163,7 @@ type sealItem struct {
 }
 
 func newIndex(files *fileSet, cache *tailCache) *index {
-	return &index{files: files, cache: cache, live: map[uint32]*segLive{}, lock: &sync.Mutex{}}
+	return &index{files: files, cache: cache, live: map[uint32]*segLive{}, byID: map[StreamID]*stream{}, lock: &sync.Mutex{}}
 }
 
 func (x *index) liveAdd(seg uint32, records, bytes int64) {
@@ -187,12 +190,23 @@ func (x *index) liveDrop(seg uint32) {
 }
 
 func (x *index) stream(id StreamID) *stream {
-	st := x.streams.get(id[:])
+	st := x.byID[id]
 	if st == nil {
 		st = &stream{id: id}
-		x.streams.put(id[:], st)
+		x.keep(st)
 	}
 	return st
+}
+
+// keep makes a stream visible.
+func (x *index) keep(st *stream) {
+	x.byID[st.id] = st
+	x.streams.put(st.id[:], st)
+}
+
+func (x *index) forget(id StreamID) {
+	delete(x.byID, id)
+	x.streams.del(id[:])
 }
 
 // touch notes that the leaf at base, or the stream itself, has changed.
@@ -257,7 +271,11 @@ func (x *index) add(st *stream, seq uint64, s slot, replace bool) {
 	if seq < st.trim.Load() {
 		return
 	}
-	l := x.leafFor(st, seq)
+	l := st.tail
+	if l == nil || l.base != seq&^(leafSlots-1) {
+		l = x.leafFor(st, seq)
+		st.tail = l
+	}
 	i := int(seq & (leafSlots - 1))
 	was := l.present[i>>6].Load()>>(i&63)&1 != 0
 	if was && !replace {
@@ -286,7 +304,7 @@ func (x *index) add(st *stream, seq uint64, s slot, replace bool) {
 		o.set(i, s)
 		l.open.Store(o)
 	} else {
-		if i >= len(o.at) {
+		if i >= len(o.s) {
 			o = x.slots.grown(o, i+1)
 			o.set(i, s)
 			l.open.Store(o)
@@ -314,7 +332,13 @@ func (x *index) add(st *stream, seq uint64, s slot, replace bool) {
 
 func (x *index) queueSeal(st *stream, l *leaf) {
 	l.queued = true
+	if len(x.seal) == 0 {
+		x.seal = x.sealMem[:0] // nothing waits: begin at the front again
+	}
 	x.seal = append(x.seal, sealItem{st, l})
+	if cap(x.seal) > cap(x.sealMem) {
+		x.sealMem = x.seal
+	}
 }
 
 // noteAdded keeps eof, low and contig.
@@ -418,6 +442,7 @@ func (x *index) trimTo(st *stream, before uint64) {
 	if drop > 0 {
 		rest := ls[drop:]
 		st.leaves.Store(&rest)
+		st.tail = nil
 	}
 	if st.eof.Load() < before {
 		st.eof.Store(before)
@@ -512,7 +537,9 @@ func (x *index) dropStream(st *stream) {
 	}
 	st.gone = true
 	x.touch(st, 0)
-	x.streams.del(st.id[:])
+	if x.byID[st.id] == st { // not one that a restart is still building
+		x.forget(st.id)
+	}
 }
 
 func (x *index) put(key, value []byte) {
@@ -562,7 +589,7 @@ func (x *index) apply(op *batchOp, body []byte, at pos) {
 	case opTrim:
 		x.trimTo(x.stream(op.stream), op.seq)
 	case opDropStream:
-		if st := x.streams.get(op.stream[:]); st != nil {
+		if st := x.byID[op.stream]; st != nil {
 			x.dropStream(st)
 		}
 	}
@@ -587,7 +614,7 @@ func (x *index) sealDone(it sealItem, at pos, body []byte) {
 	if err != nil {
 		panic("lst: a leaf frame just written does not parse: " + err.Error())
 	}
-	l.segs = l.segs[:0]
+	l.segs = l.oneSeg[:0]
 	d.all(func(i int, s slot) {
 		if l.base+uint64(i) >= it.st.trim.Load() {
 			l.segs = countSeg(l.segs, s)

@@ -98,6 +98,7 @@ type leaf struct {
 	whole    bool       // the next snapshot must replace what older ones say
 	queued   bool       // waits to be sealed
 	segs     []segCount // live records per segment, once sealed
+	oneSeg   [1]segCount
 }
 
 type segCount struct {
@@ -106,9 +107,15 @@ type segCount struct {
 	bytes uint64
 }
 
+// openSlots are the slots of a leaf in memory. A slot's place and length lie side
+// by side: with ten thousand streams each is a miss of the processor's cache.
 type openSlots struct {
-	at []atomic.Uint64
-	n  []atomic.Uint32
+	s []slotCell
+}
+
+type slotCell struct {
+	at atomic.Uint64
+	n  atomic.Uint32
 }
 
 // slotArena makes open slots out of larger pieces of memory: an append allocates
@@ -116,8 +123,7 @@ type openSlots struct {
 // nothing is ever used twice.
 type slotArena struct {
 	heads []openSlots
-	at    []atomic.Uint64
-	n     []atomic.Uint32
+	cells []slotCell
 }
 
 const arenaSlots = 8 * leafSlots
@@ -131,26 +137,25 @@ func (a *slotArena) make(n int) *openSlots {
 	if n == 0 {
 		return o
 	}
-	if len(a.at) < n {
-		a.at, a.n = make([]atomic.Uint64, arenaSlots), make([]atomic.Uint32, arenaSlots)
+	if len(a.cells) < n {
+		a.cells = make([]slotCell, arenaSlots)
 	}
-	o.at, o.n = a.at[:n:n], a.n[:n:n]
-	a.at, a.n = a.at[n:], a.n[n:]
+	o.s, a.cells = a.cells[:n:n], a.cells[n:]
 	return o
 }
 
 func (o *openSlots) get(i int) slot {
-	if i >= len(o.at) {
+	if i >= len(o.s) {
 		return slot{}
 	}
-	return slot{pos(o.at[i].Load()), o.n[i].Load()}
+	return slot{pos(o.s[i].at.Load()), o.s[i].n.Load()}
 }
 
 // set stores a slot that was empty: length first, because a reader takes a
 // position that is not zero as the sign that the length is there.
 func (o *openSlots) set(i int, s slot) {
-	o.n[i].Store(s.n)
-	o.at[i].Store(uint64(s.at))
+	o.s[i].n.Store(s.n)
+	o.s[i].at.Store(uint64(s.at))
 }
 
 // grown is a copy of o with room for n slots.
@@ -160,7 +165,7 @@ func (a *slotArena) grown(o *openSlots, n int) *openSlots {
 		size *= 2
 	}
 	c := a.make(size)
-	for i := range o.at {
+	for i := range o.s {
 		c.set(i, o.get(i))
 	}
 	return c

@@ -89,7 +89,7 @@ func (x *index) loadTable(body []byte, number uint64) error {
 			var id StreamID
 			r.copy(id[:])
 			if !r.bad {
-				x.streams.del(id[:])
+				x.forget(id)
 			}
 		case entryStream:
 			x.loadStream(r)
@@ -182,7 +182,7 @@ func (x *index) loadOpen(r *reader, l *leaf, m bitmap, all bool) {
 		if r.bad {
 			return
 		}
-		if i >= len(o.at) {
+		if i >= len(o.s) {
 			o = x.slots.grown(o, i+1)
 		}
 		o.set(i, s)
