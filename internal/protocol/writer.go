@@ -56,6 +56,7 @@ const (
 	downAfter   = 2000 * Millisecond // a node silent so long gets probes only
 	pushDelay   = 2 * Millisecond    // idle time after which the watermark is pushed by itself
 	resendBurst = 64                 // appends sent again to one node in one tick
+	maxRelease  = 256                // and at most so many for one acknowledgement
 )
 
 // slot is one LSN that was given out.
@@ -65,6 +66,7 @@ type slot struct {
 	segOff   uint64
 	sentAt   Time
 	acks     uint16 // bit i: member i holds it durably
+	again    uint16 // bit i: it was sent to member i other than at sentAt, so that an answer does not tell which try it answers
 	more     bool   // the batch goes on
 	inBatch  bool   // the batch began before: never the first record of an append
 }
@@ -78,6 +80,7 @@ type follower struct {
 	heard     Time
 	resendAt  Time
 	rto       Time
+	resent    LSN  // highest LSN sent again since the timer fired; what follows goes out with the acknowledgements
 	activated bool // it has activated this epoch (or was not found to lack it)
 	refuses   Status
 	promised  Epoch
@@ -274,6 +277,7 @@ func (w *Writer) push(now Time, data []byte, more, inBatch bool) LSN {
 	s := w.slot(x)
 	s.data = append(s.data[:0], data...)
 	s.segStart, s.segOff, s.sentAt, s.acks, s.more, s.inBatch = w.segStart, w.segOff, now, 0, more, inBatch
+	s.again = 0
 	if w.segOff == 0 {
 		w.segSince = now
 	}
@@ -406,13 +410,17 @@ func (w *Writer) HandleAck(now Time, a *Ack) {
 		i = int(a.Incarnation) % len(w.nodes)
 	}
 	n := &w.nodes[i]
+	silent := now-n.heard > downAfter
 	n.heard = now
 	switch a.Status {
 	case StatusOK:
 		n.activated = true
+		if n.rto >= maxRTO {
+			n.rto = w.baseRTO() // so long a silence was an outage, and says nothing of the path
+		}
 		switch a.Kind {
 		case AckAppend:
-			w.ackAppend(now, i, a)
+			w.ackAppend(now, i, a, silent)
 		case AckActivate:
 			n.resendAt = now // what it missed goes out at the next tick
 			n.wmSent = 0
@@ -421,7 +429,6 @@ func (w *Writer) HandleAck(now Time, a *Ack) {
 		n.wm = max(n.wm, a.CLSN)
 		if a.Kind == AckWatermark {
 			n.sealed = max(n.sealed, a.Last)
-			n.rto = max(minRTO, min(n.rto, w.baseRTO()))
 		}
 	case StatusNotActivated:
 		if n.activated || now >= n.resendAt {
@@ -484,28 +491,50 @@ func (w *Writer) refusals() string {
 	return out
 }
 
-func (w *Writer) ackAppend(now Time, i int, a *Ack) {
+// ackAppend notes what member i holds. silent: it was not heard for long, and has been probed only.
+func (w *Writer) ackAppend(now Time, i int, a *Ack, silent bool) {
 	if a.Append != AppendNormal || a.Last < a.First {
 		return
 	}
 	n, bit := &w.nodes[i], uint16(1)<<i
 	from, to := max(a.First, w.low), min(a.Last, w.next-1)
-	for x := from; x <= to; x++ {
-		w.slot(x).acks |= bit
-	}
 	if to >= from {
-		if s := w.slot(to); w.srtt == 0 {
-			w.srtt = now - s.sentAt
-		} else if d := now - s.sentAt; d < 8*w.srtt+Millisecond { // a late answer to a first try says nothing of the path
-			w.srtt += (d - w.srtt) / 8
+		// Karn's rule: the answer to a record that was sent again tells nothing of the path, and leaves the longer time-out
+		// until one does. With the time of an outage as round trip every later loss would wait for the longest time-out.
+		if s := w.slot(to); (s.acks|s.again)&bit == 0 {
+			w.measure(now - s.sentAt)
+			n.rto = w.baseRTO()
 		}
-		n.rto = w.baseRTO()
 		n.resendAt = now + n.rto
+	}
+	arrived := 0 // appends that were sent again
+	for x := from; x <= to; x++ {
+		s := w.slot(x)
+		if s.again&^s.acks&bit != 0 && !s.inBatch {
+			arrived++
+		}
+		s.acks |= bit
 	}
 	for n.lo < w.next && w.slot(n.lo).acks&bit != 0 {
 		n.lo++
 	}
+	if arrived > 0 {
+		// Two for each that arrived: a backlog drains in a few round trips, and what is under way at most doubles with each.
+		burst := min(2*arrived, maxRelease)
+		if silent {
+			burst = resendBurst // this was the probe
+		}
+		w.sendAgain(now, i, max(n.lo, n.resent+1), burst)
+	}
 	w.advance()
+}
+
+func (w *Writer) measure(d Time) {
+	if w.srtt == 0 {
+		w.srtt = d
+		return
+	}
+	w.srtt += (d - w.srtt) / 8
 }
 
 func (w *Writer) baseRTO() Time {

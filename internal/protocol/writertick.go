@@ -118,12 +118,21 @@ func (w *Writer) backoff(n *follower, now Time) {
 // resend sends again what node i has not acknowledged and should have by now. A node that has been silent for long gets
 // one append as a probe.
 func (w *Writer) resend(now Time, i int) {
-	n, bit := &w.nodes[i], uint16(1)<<i
+	n := &w.nodes[i]
 	burst := resendBurst
 	if now-n.heard > downAfter {
 		burst = 1
 	}
-	for x := n.lo; x < w.next && burst > 0; x++ {
+	n.resent = 0
+	w.sendAgain(now, i, n.lo, burst)
+	w.backoff(n, now)
+}
+
+// sendAgain sends node i at most burst appends, from LSN x on, that it has not acknowledged and should have by now. It is
+// bounded: between two time-outs x only rises, so that nothing goes out twice.
+func (w *Writer) sendAgain(now Time, i int, x LSN, burst int) {
+	n, bit := &w.nodes[i], uint16(1)<<i
+	for ; x < w.next && burst > 0; x++ {
 		s := w.slot(x)
 		if s.acks&bit != 0 {
 			continue
@@ -144,13 +153,16 @@ func (w *Writer) resend(now Time, i int) {
 			x = last
 			continue
 		}
+		for y := first; y <= last; y++ {
+			w.slot(y).again |= bit
+		}
 		w.outbox = append(w.outbox, Send{i, SendAppend, first, last})
 		n.sent = max(n.sent, last)
+		n.resent = last
 		n.wmSent = w.clsn
 		x = last
 		burst--
 	}
-	w.backoff(n, now)
 }
 
 // TokenTaken tells a live writer that its own client raised the log's token to e, for a re-open. The token must follow the
@@ -217,7 +229,7 @@ func (w *Writer) Reopened(now Time, cfg WriterConfig) error {
 		w.cutFor(size)
 		for y := x; y <= last; y++ {
 			s := w.slot(y)
-			s.segStart, s.segOff, s.acks, s.sentAt = w.segStart, w.segOff, 0, now
+			s.segStart, s.segOff, s.acks, s.again, s.sentAt = w.segStart, w.segOff, 0, 0, now
 			w.segOff += uint64(EncodedSize(len(s.data)))
 		}
 		w.next = last + 1
