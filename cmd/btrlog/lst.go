@@ -165,8 +165,10 @@ func place(l lst.Location) string {
 
 // scanStore reads the whole store, with progress on a terminal.
 func scanStore(cmd *cobra.Command, in *lst.Inspection, what string) (*lst.ScanReport, error) {
-	ctx := cmd.Context()
-	p := newProgress(cmd.ErrOrStderr(), what, in.TotalBytes())
+	return scanShowing(cmd.Context(), in, newProgress(cmd.ErrOrStderr(), what, in.TotalBytes()))
+}
+
+func scanShowing(ctx context.Context, in *lst.Inspection, p *progress) (*lst.ScanReport, error) {
 	defer p.done()
 	rep, err := in.Scan(func(records, bytes int64) error {
 		p.show(records, bytes)

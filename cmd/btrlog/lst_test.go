@@ -2,7 +2,6 @@ package main_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -606,63 +605,6 @@ func TestLSTOfANode(t *testing.T) {
 		t.Fatalf("the cluster ended with code %d: %s", res.code, res.err)
 	}
 	unchanged(t, dir, look)
-}
-
-// A long verify shows a rate and the time left on a terminal, takes it away, and can be interrupted.
-func TestLSTProgress(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "store")
-	s, _, err := lst.Open(dir, lst.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b lst.Batch
-	for seq := uint64(0); seq < 1_000_000; {
-		b.Reset()
-		for range 2000 {
-			b.Append(streamOf(1), seq, []byte("12345678"))
-			seq++
-		}
-		if _, err := s.Commit(&b, lst.Acknowledged); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	master, slave := openTerminal(t)
-	screen := newLineBuffer()
-	shown := make(chan struct{})
-	go func() {
-		defer close(shown)
-		buf := make([]byte, 4096)
-		for {
-			n, err := master.Read(buf)
-			if err != nil {
-				return
-			}
-			_, _ = screen.Write(buf[:n]) // never fails
-		}
-	}()
-	start := func() *process {
-		cmd := command(context.Background(), "lst", "verify", dir)
-		cmd.Stderr = slave
-		return mustStart(t, cmd)
-	}
-	p := start()
-	if res := p.wait(); res.code != 0 || !strings.Contains(res.out, "damages    none") || strings.ContainsAny(res.out, "\r\x1b") {
-		t.Errorf("code %d, stdout %q", res.code, res.out)
-	}
-	if got := screen.String(); !strings.Contains(got, " records/s, ") || !strings.Contains(got, "%, ") || !strings.Contains(got, " left") || !strings.HasSuffix(got, "\r\x1b[K") {
-		t.Errorf("progress: %q", clip(got))
-	}
-	p = start()
-	seen := len(screen.String())
-	eventually(t, "progress is shown again", func() bool { return len(screen.String()) > seen })
-	if res := p.end(syscall.SIGINT); res.code != 1 || res.out != "" || !strings.Contains(screen.String(), "interrupted before the end") {
-		t.Errorf("interrupted: code %d, stdout %q, screen %q", res.code, clip(res.out), clip(screen.String()))
-	}
-	slave.Close()
-	<-shown
 }
 
 func TestLSTVersions(t *testing.T) {

@@ -48,15 +48,63 @@ func group(cmd *cobra.Command) {
 			_ = cmd.Help() // where standard error is closed there is nobody to tell
 			return errHelpShown
 		}
-		if cmd.SuggestionsMinimumDistance <= 0 {
-			cmd.SuggestionsMinimumDistance = 2
-		}
 		msg := fmt.Sprintf("unknown command %q", args[0])
-		if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		if s := suggestions(cmd, args[0]); len(s) > 0 {
 			msg += "; did you mean " + strings.Join(s, " or ") + "?"
 		}
 		return &usageError{errors.New(msg)}
 	}
+}
+
+// suggestions are the commands that typed may have meant: those that it begins, or else those that are the fewest slips away. More than
+// two slips are no slip.
+func suggestions(cmd *cobra.Command, typed string) []string {
+	var begun, near []string
+	best := 2
+	for _, sub := range cmd.Commands() {
+		if !sub.IsAvailableCommand() {
+			continue
+		}
+		if typed != "" && strings.HasPrefix(sub.Name(), typed) {
+			begun = append(begun, sub.Name())
+		}
+		d := slips(typed, sub.Name())
+		if d < best {
+			best, near = d, nil
+		}
+		if d == best {
+			near = append(near, sub.Name())
+		}
+	}
+	if len(begun) > 0 {
+		return begun
+	}
+	return near
+}
+
+// slips counts the typing errors between two words: a byte too many, too few or wrong, or two neighbours exchanged.
+func slips(a, b string) int {
+	d := make([][]int, len(a)+1)
+	for i := range d {
+		d[i] = make([]int, len(b)+1)
+		d[i][0] = i
+	}
+	for j := range d[0] {
+		d[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			wrong := 1
+			if a[i-1] == b[j-1] {
+				wrong = 0
+			}
+			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, d[i-1][j-1]+wrong)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
+			}
+		}
+	}
+	return d[len(a)][len(b)]
 }
 
 // noArgs and oneArg check the number of arguments and name what is missing.

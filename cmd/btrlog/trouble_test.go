@@ -20,7 +20,9 @@ func TestWrongCommandLines(t *testing.T) {
 		parts []string
 	}{
 		{"frobnicate", []string{`unknown command "frobnicate"`, "see 'btrlog --help'"}},
-		{"lgo", []string{`unknown command "lgo"; did you mean log?`}},
+		{"lgo", []string{`unknown command "lgo"; did you mean log?; see`}},
+		{"lt", []string{`unknown command "lt"; did you mean lst?; see`}},
+		{"log in", []string{`unknown command "in"; did you mean info?; see`}},
 		{"log appendd x", []string{`unknown command "appendd"; did you mean append?`, "see 'btrlog log --help'"}},
 		{"--frob", []string{"unknown flag: --frob"}},
 		{"log list --frob", []string{"unknown flag: --frob", "see 'btrlog log list --help'"}},
