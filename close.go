@@ -29,11 +29,15 @@ func (cb *callbacks) notify() {
 	}
 }
 
-// OnCommit calls f with the watermark whenever it has risen, and once soon after OnCommit if anything is committed already.
+// OnCommit adds f to the functions that are called with the watermark whenever it has risen, and once soon after OnCommit if
+// anything is committed already. Every call of OnCommit adds one, for the life of the writer; a nil f adds none.
 // Calls are coalesced, their arguments rise, and all calls of one writer come from one goroutine, which holds no lock: f may call
 // Append, Sync and any other method except Close and Client.Close, which wait for f. A slow f delays only callbacks.
 // The last call, if the watermark has risen, comes before Close returns.
 func (w *Writer) OnCommit(f func(LSN)) {
+	if f == nil {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.callbacks.fns = append(w.callbacks.fns, &callback{f: f})
@@ -67,10 +71,10 @@ func (w *Writer) callBack() {
 
 // Close drains and releases the writer: no append is accepted any more, everything given out is committed, the segment is
 // sealed, and a quorum knows the watermark, so that a successor finds nothing unknown. The writer is released in any case. Without a
-// deadline of ctx it gives up after Config.Timeout. nil: drained, or closed before.
+// deadline of ctx it gives up after Config.Timeout. nil: drained. Every later Close returns what the first one did.
 //
-// Errors: ErrUnavailable with the LSNs From to To whose outcome is Unknown (the next open decides); ErrFenced, ErrNotFound
-// if the writer had ended so.
+// Errors, none of which a retry mends: ErrUnavailable with the LSNs From to To whose outcome is Unknown (the next open
+// decides); ErrFenced, ErrNotFound if the writer had ended so; ErrClosed if Client.Close came first.
 func (w *Writer) Close(ctx context.Context) error {
 	const op = "close"
 	ctx, done := w.c.call(ctx)
@@ -82,21 +86,17 @@ func (w *Writer) Close(ctx context.Context) error {
 	w.mu.Unlock()
 	w.c.transmit(job)
 
-	var err error
 	select {
 	case <-w.drained:
 	case <-w.done:
 	case <-ctx.Done():
-		err = w.undrained(op, ctx)
 	}
 	w.mu.Lock()
-	w.end(&Error{Kind: ErrClosed, Op: op, Log: w.name, Epoch: Epoch(w.m.Epoch())})
-	if err == nil && w.err.Kind != ErrClosed {
-		out := *w.err
-		out.Op = op
-		err = &out
+	if !w.closed {
+		w.closed = true
+		w.closeErr = w.release(op, ctx)
 	}
-	ended := w.callbacks.ended
+	err, ended := w.closeErr, w.callbacks.ended
 	w.mu.Unlock()
 	if ended != nil {
 		select {
@@ -104,14 +104,34 @@ func (w *Writer) Close(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
+	if err == nil {
+		return nil
+	}
 	return err
 }
 
-func (w *Writer) undrained(op string, ctx context.Context) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// release ends a writer that is drained or was given the time for it, and returns the result of its Close. Callers hold mu.
+func (w *Writer) release(op string, ctx context.Context) *Error {
+	select {
+	case <-w.drained:
+		w.end(&Error{Kind: ErrClosed, Op: op, Log: w.name, Epoch: Epoch(w.m.Epoch())})
+		return nil
+	default:
+	}
+	if w.err != nil { // fenced, lost, or the client was closed
+		out := *w.err
+		out.Op, out.Retryable = op, false
+		return &out
+	}
+	out := w.undrained(op, ctx)
+	w.end(&Error{Kind: ErrClosed, Op: op, Log: w.name, Epoch: out.Epoch, From: out.From, To: out.To, Unknown: out.Unknown})
+	return out
+}
+
+// undrained is the error of a Close that ended before the writer was drained. Callers hold mu.
+func (w *Writer) undrained(op string, ctx context.Context) *Error {
 	e := ended(op, w.name, ctx, "waiting for the commit of everything given out and for %d nodes to know it", w.result.Config.Qw)
-	e.Epoch = Epoch(w.m.Epoch())
+	e.Epoch, e.Retryable = Epoch(w.m.Epoch()), false // the writer is released
 	if next := w.m.Next(); next-1 > w.m.Committed() {
 		e.From, e.To, e.Unknown = LSN(w.m.Committed()+1), LSN(next-1), true
 	}

@@ -51,7 +51,7 @@ type Error struct {
 	Epoch Epoch
 	// Unknown: the operation may or may not have taken effect, or may still. False: it definitely did not.
 	Unknown bool
-	// Retryable: the same call may succeed later without any change. A retried Sync, Read, Tail, Close, OpenWriter or Delete
+	// Retryable: the same call may succeed later without any change. A retried Sync, Read, Tail, OpenWriter or Delete
 	// never doubles anything. A failed Append gave out no LSN, so a retried Append does not double either.
 	Retryable bool
 	// Missing names the log nodes whose answer was waited for.

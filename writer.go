@@ -53,6 +53,8 @@ type Writer struct {
 	err       *Error        // final: closed, fenced, lost
 	closing   bool
 	drained   chan struct{} // closed when a closing writer is settled
+	closed    bool          // a Close has ended
+	closeErr  *Error        // and this was its result
 	sealed    bool
 	reopening bool // our own newer token is out, and its open is not complete
 	checking  bool // the log's record is being read
