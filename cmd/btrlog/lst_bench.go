@@ -40,9 +40,11 @@ The rows are ` + strings.Join(lstbench.Rows(), ", ") + `.`,
 	f.BoolVar(&large, "large", false, "the sizes of the requirements: up to "+humanBytes(lstbench.Large.DiskBytes())+" on disk")
 	f.Uint64Var(&seed, "seed", 1, "of all random choices")
 	jsonFlag(cmd, &asJSON, "the results as one JSON document")
-	cmd.MarkFlagsMutuallyExclusive("quick", "large")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		lstbench.Child() // a writing process that a row has started
+		if quick && large {
+			return usagef("--quick and --large exclude each other")
+		}
 		scale := lstbench.Normal
 		if quick {
 			scale = lstbench.Small
