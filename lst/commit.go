@@ -468,9 +468,10 @@ func (s *Store) Complete(w Write, err error) error {
 	s.finish(w.p, err)
 	err = s.err
 	s.cond.Broadcast()
+	due := s.upkeepDue()
 	s.mu.Unlock()
-	if err == nil {
-		s.housekeep()
+	if err == nil && due {
+		s.keep()
 	}
 	return err
 }

@@ -22,27 +22,28 @@ func (s *Store) Commit(b *Batch, d Durability) (Location, error) {
 	}
 	b.force = d == Forced
 	s.qmu.Lock()
-	s.queue = append(s.queue, b)
-	lead := !s.leading
-	s.leading = true
-	s.qmu.Unlock()
-	if !lead {
-		r := <-b.done
-		if !r.lead {
-			return b.loc, r.err
-		}
+	if lead := !s.leading; lead {
+		// Nobody is at it, so nobody waits: the group is this batch.
+		s.leading = true
+		s.group = append(s.group[:0], b)
+		s.qmu.Unlock()
+		return s.lead(b, s.group)
 	}
-	return s.lead(b)
-}
-
-// lead commits the queue, its own batch included, and hands the lead on.
-func (s *Store) lead(own *Batch) (Location, error) {
+	s.queue = append(s.queue, b)
+	s.qmu.Unlock()
+	if r := <-b.done; !r.lead {
+		return b.loc, r.err
+	}
 	s.qmu.Lock()
 	group := append(s.group[:0], s.queue...)
 	s.group = group
 	s.queue = s.queue[:0]
 	s.qmu.Unlock()
+	return s.lead(b, group)
+}
 
+// lead commits a group, its own batch included, and hands the lead on.
+func (s *Store) lead(own *Batch, group []*Batch) (Location, error) {
 	var ownErr error
 	for len(group) > 0 {
 		n := s.commitSome(group, own, &ownErr)
@@ -117,12 +118,13 @@ func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
 	s.finish(p, werr)
 	err = s.waitCompleted(w.Ticket)
 	s.cond.Broadcast()
+	due := s.upkeepDue()
 	s.mu.Unlock()
 	if err == nil && force && !s.dsync {
 		err = s.Sync()
 	}
-	if err == nil {
-		s.housekeep()
+	if err == nil && due {
+		s.keep()
 	}
 	for _, b := range good {
 		answer(b, err)

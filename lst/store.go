@@ -205,15 +205,15 @@ func (s *Store) upkeep() {
 	s.mu.Unlock()
 }
 
-// housekeep is called after each completed write, without locks.
-func (s *Store) housekeep() {
-	s.mu.Lock()
+// upkeepDue reports whether there is work for the keeper. Under mu.
+func (s *Store) upkeepDue() bool {
 	due := s.snap.needSync || s.wantSpare || len(s.retired) > 4
 	s.wantSpare = false
-	s.mu.Unlock()
-	if !due {
-		return
-	}
+	return due
+}
+
+// keep does the work that upkeepDue found, or has it done. Without locks.
+func (s *Store) keep() {
 	if s.opt.Inline {
 		s.upkeep()
 	} else {
