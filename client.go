@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -104,6 +106,11 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 }
 
 func (cfg *Config) check() error {
+	for _, n := range cfg.Nodes {
+		if err := checkNodeAddress(n); err != nil {
+			return err
+		}
+	}
 	set := 0
 	for _, b := range []bool{cfg.StoreURL != "", cfg.Store != nil, len(cfg.Nodes) > 0} {
 		if b {
@@ -131,6 +138,30 @@ func (cfg *Config) check() error {
 	}
 	if len(cfg.Name) > 256 {
 		return fmt.Errorf("Config.Name has %d bytes, at most 256", len(cfg.Name))
+	}
+	return nil
+}
+
+// checkNodeAddress looks at an entry of Config.Nodes: host:port, or the same as a URL. A missing port would not be noticed
+// before a node is asked, and then as a connection refused at HTTP's own.
+func checkNodeAddress(n string) error {
+	hostport := n
+	if scheme, rest, ok := strings.Cut(n, "://"); ok {
+		if scheme != "http" {
+			return fmt.Errorf("Config.Nodes has %q: nodes speak http only; the form is host:port", n)
+		}
+		hostport = strings.TrimSuffix(rest, "/")
+	}
+	host, port, err := net.SplitHostPort(hostport)
+	if err == nil {
+		if _, perr := strconv.ParseUint(port, 10, 16); perr != nil || port == "0" {
+			err = errors.New("no port number")
+		} else if host == "" {
+			err = errors.New("no host")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("Config.Nodes has %q: the form is host:port with the port of a log node, for example 10.0.0.1:4460 or [fd00::1]:4460", n)
 	}
 	return nil
 }

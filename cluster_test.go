@@ -102,6 +102,8 @@ func (c *cluster) start(name string) {
 	c.nodes[name] = n
 }
 
+func (c *cluster) address(name string) string { return fmt.Sprintf("127.0.0.1:%d", c.ports[name]) }
+
 func (c *cluster) stop(name string) {
 	n := c.nodes[name]
 	delete(c.nodes, name)

@@ -131,6 +131,11 @@ func wrap(op, log string, err error) error {
 		return nil
 	}
 	var e *Error
+	if direct, ok := err.(*Error); ok && direct.Op == "" { // of a step that serves several calls
+		out := *direct
+		out.Op, out.Log = op, log
+		return &out
+	}
 	if errors.As(err, &e) && e.Log == log { // it says more exactly what was done
 		return e
 	}

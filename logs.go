@@ -133,6 +133,9 @@ func (c *Client) logInfo(ctx context.Context, r *meta.LogRecord) (LogInfo, error
 // Info reads a log's record. Errors: ErrNotFound; ErrUnavailable; ErrClosed.
 func (c *Client) Info(ctx context.Context, name string) (LogInfo, error) {
 	const op = "info"
+	if c.closed() {
+		return LogInfo{}, closedError(op, name)
+	}
 	ctx, done := c.call(ctx)
 	defer done()
 	log, err := c.cat.Load(ctx, name)
@@ -149,6 +152,10 @@ func (c *Client) Info(ctx context.Context, name string) (LogInfo, error) {
 func (c *Client) Logs(ctx context.Context, prefix string) iter.Seq2[LogInfo, error] {
 	const op = "list logs"
 	return func(yield func(LogInfo, error) bool) {
+		if c.closed() {
+			yield(LogInfo{}, closedError(op, ""))
+			return
+		}
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		stop := context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })
@@ -170,22 +177,26 @@ func (c *Client) Logs(ctx context.Context, prefix string) iter.Seq2[LogInfo, err
 	}
 }
 
-// Trim removes the records of a log below before, for good, without opening it for writing; see Writer.Trim.
+// Trim removes the records of a log below before, for good, without opening it for writing; see Writer.Trim. It asks the nodes
+// for the tail first, and fails as Reader.Tail does.
 func (c *Client) Trim(ctx context.Context, name string, before LSN) error {
 	const op = "trim"
-	r, err := c.OpenReader(ctx, name)
-	if err != nil {
-		return wrap(op, name, err)
-	}
-	tail, err := r.Tail(ctx)
-	if err != nil {
-		return wrap(op, name, err)
-	}
-	if before > tail+1 {
-		return invalid(op, name, "cannot trim below LSN %d: the log is committed up to %d", before, tail)
+	if c.closed() {
+		return closedError(op, name)
 	}
 	ctx, done := c.call(ctx)
 	defer done()
+	r, err := c.openReader(ctx, name)
+	if err != nil {
+		return c.finish(op, name, err)
+	}
+	tail, err := r.tail(ctx, op)
+	if err != nil {
+		return c.finish(op, name, err)
+	}
+	if protocol.LSN(before) > tail+1 {
+		return invalid(op, name, "cannot trim below LSN %d: the log is committed up to %d", before, tail)
+	}
 	log, err := c.cat.Trim(ctx, name, r.id, protocol.LSN(before))
 	if err == nil {
 		c.noteTrim(r.id, log.Record.TrimBefore)
@@ -195,10 +206,14 @@ func (c *Client) Trim(ctx context.Context, name string, before LSN) error {
 
 // SetRetention replaces what is trimmed and flushed by age; see LogOptions. Errors: ErrNotFound; ErrInvalid; ErrUnavailable.
 func (c *Client) SetRetention(ctx context.Context, name string, retainAge time.Duration, retainBytes int64, flushAge time.Duration) error {
+	const op = "set retention"
+	if c.closed() {
+		return closedError(op, name)
+	}
 	ctx, done := c.call(ctx)
 	defer done()
 	_, err := c.cat.SetRetention(ctx, name, 0, meta.Retention{Age: retainAge, Bytes: retainBytes}, max(flushAge, 0))
-	return c.finish("set retention", name, err)
+	return c.finish(op, name, err)
 }
 
 // Delete removes a log for ever: it takes the log's token, fences a read quorum so that nothing more commits, puts a tombstone

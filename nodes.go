@@ -185,6 +185,9 @@ func pathMTU(addr netip.AddrPort) int {
 // Nodes lists the registered log nodes, by name. Errors: ErrUnavailable; ErrClosed.
 func (c *Client) Nodes(ctx context.Context) ([]NodeInfo, error) {
 	const op = "list nodes"
+	if c.closed() {
+		return nil, closedError(op, "")
+	}
 	ctx, done := c.call(ctx)
 	defer done()
 	records, err := c.nodeRecords(ctx)

@@ -142,7 +142,7 @@ func (c *Client) target(ctx context.Context, rec *meta.LogRecord, o *WriterOptio
 			return nil, nil, 0, err
 		}
 		if target, err = choose(rec.ID, nodes, rec.Options.N, rec.Options.Zones); err != nil {
-			return nil, nil, 0, &Error{Kind: ErrUnavailable, Op: "choose nodes", Log: rec.Name, Retryable: true, Err: err}
+			return nil, nil, 0, &Error{Kind: ErrUnavailable, Log: rec.Name, Retryable: true, Err: err}
 		}
 		target, err = sorted(target)
 	}
@@ -155,7 +155,7 @@ func (c *Client) target(ctx context.Context, rec *meta.LogRecord, o *WriterOptio
 		qw = len(target)/2 + 1
 	}
 	if qw > len(target) {
-		return nil, nil, 0, invalid("choose nodes", rec.Name, "write quorum %d of %d nodes", qw, len(target))
+		return nil, nil, 0, invalid("", rec.Name, "write quorum %d of %d nodes", qw, len(target))
 	}
 	if recorded == nil {
 		recorded = target
@@ -168,7 +168,7 @@ func (c *Client) replaced(ctx context.Context, log string, recorded protocol.Ens
 	for old, new := range swap {
 		i := slices.IndexFunc(recorded, func(m protocol.Member) bool { return string(m.Node) == old })
 		if i < 0 {
-			return nil, invalid("choose nodes", log, "node %q is not one of the log's", old)
+			return nil, invalid("", log, "node %q is not one of the log's", old)
 		}
 		e, err := c.named(ctx, []string{new})
 		if err != nil {

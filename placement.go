@@ -2,6 +2,7 @@ package btrlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -87,22 +88,41 @@ func (c *Client) named(ctx context.Context, names []string) (protocol.Ensemble, 
 	out := make(protocol.Ensemble, 0, len(names))
 	for _, name := range names {
 		rec, err := c.cat.LoadNode(ctx, protocol.NodeID(name))
+		if errors.Is(err, meta.ErrNotFound) {
+			err = c.unregistered(ctx, name)
+		}
 		if err != nil {
 			return nil, err
 		}
 		if rec.Record.State == meta.Retired {
-			return nil, &Error{Kind: ErrInvalid, Op: "choose nodes", Err: fmt.Errorf("node %q is retired", name)}
+			return nil, invalid("", "", "node %q is retired", name)
 		}
 		out = append(out, protocol.Member{Node: rec.Record.ID, Incarnation: rec.Record.Incarnation, Zone: rec.Record.Zone})
 	}
 	return sorted(out)
 }
 
+// unregistered says that there is no node of that name, and which there are.
+func (c *Client) unregistered(ctx context.Context, name string) error {
+	nodes, err := c.nodeRecords(ctx)
+	if err != nil {
+		return err
+	}
+	known := make([]string, len(nodes))
+	for i, n := range nodes {
+		known[i] = string(n.ID)
+	}
+	if len(known) == 1 {
+		return invalid("", "", "node %q is not registered; %s is", name, known[0])
+	}
+	return invalid("", "", "node %q is not registered; %s are", name, strings.Join(known, " "))
+}
+
 // sorted brings an ensemble into the order in which it is stored, in which all comparisons are made.
 func sorted(e protocol.Ensemble) (protocol.Ensemble, error) {
 	_, out, err := meta.EnsembleID(e)
 	if err != nil {
-		return nil, &Error{Kind: ErrInvalid, Op: "choose nodes", Err: err}
+		return nil, &Error{Kind: ErrInvalid, Err: err}
 	}
 	return out, nil
 }

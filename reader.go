@@ -61,18 +61,26 @@ func (c *Client) OpenReader(ctx context.Context, name string) (*Reader, error) {
 	}
 	ctx, done := c.call(ctx)
 	defer done()
-	log, err := c.cat.Load(ctx, name)
+	r, err := c.openReader(ctx, name)
 	if err != nil {
 		return nil, c.finish(op, name, err)
 	}
+	return r, nil
+}
+
+func (c *Client) openReader(ctx context.Context, name string) (*Reader, error) {
+	log, err := c.cat.Load(ctx, name)
+	if err != nil {
+		return nil, err
+	}
 	a, err := archive.New(c.store, archive.Options{Root: c.cfg.Root})
 	if err != nil {
-		return nil, c.finish(op, name, err)
+		return nil, err
 	}
 	r := &Reader{c: c, name: name, id: log.Record.ID, cold: a.Reader(log.Record.ID)}
 	r.prefer = int(uint64(r.id) % protocol.MaxEnsemble) // readers of different logs begin at different nodes
 	if err := r.adopt(ctx, &log.Record); err != nil {
-		return nil, c.finish(op, name, err)
+		return nil, err
 	}
 	return r, nil
 }
@@ -84,7 +92,7 @@ func (r *Reader) reload(ctx context.Context) error {
 		return err
 	}
 	if log.Record.ID != r.id {
-		return &Error{Kind: ErrNotFound, Op: "read", Log: r.name, Err: fmt.Errorf("the log %v was deleted; its name was taken again", r.id)}
+		return &Error{Kind: ErrNotFound, Log: r.name, Err: fmt.Errorf("the log %v was deleted; its name was taken again", r.id)}
 	}
 	return r.adopt(ctx, &log.Record)
 }
@@ -137,6 +145,9 @@ func (r *Reader) view() protocol.ReadView {
 // ErrUnavailable; ErrOverloaded; ErrClosed; ErrInvalid for LSN 0.
 func (r *Reader) Read(ctx context.Context, lsn LSN, dst []byte) ([]byte, error) {
 	const op = "read"
+	if r.c.closed() {
+		return dst, closedError(op, r.name)
+	}
 	if lsn == 0 || protocol.LSN(lsn) > protocol.MaxLSN {
 		return dst, invalid(op, r.name, "LSN %d cannot be", lsn)
 	}
@@ -149,9 +160,6 @@ func (r *Reader) Read(ctx context.Context, lsn LSN, dst []byte) ([]byte, error) 
 				return out, nil
 			}
 		}
-	}
-	if r.c.closed() {
-		return dst, closedError(op, r.name)
 	}
 	ctx, done := r.c.call(ctx)
 	defer done()

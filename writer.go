@@ -489,6 +489,9 @@ func (w *Writer) Err() error {
 // ErrUnavailable, Unknown says whether it may have been applied. Repeat it freely.
 func (w *Writer) Trim(ctx context.Context, before LSN) error {
 	const op = "trim"
+	if w.c.closed() {
+		return closedError(op, w.name)
+	}
 	if before > w.Committed()+1 {
 		return &Error{Kind: ErrInvalid, Op: op, Log: w.name, Err: fmt.Errorf("cannot trim below LSN %d: the log is committed up to %d", before, w.Committed())}
 	}
