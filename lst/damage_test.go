@@ -100,6 +100,7 @@ func buildSmall(t testing.TB, mode Mode) *smallStore {
 func (s *smallStore) check(disk *vfs.Mem, file string, off int64) error {
 	opt := s.opt
 	opt.FS = disk
+	opt.lazyInline = off%2 == 1 // what a restart leaves unread meets the damage later
 	st, rep, err := Open("/db", opt)
 	named := func(err error) error {
 		var c *Corruption
@@ -119,6 +120,8 @@ func (s *smallStore) check(disk *vfs.Mem, file string, off int64) error {
 	k := 0
 	if got, err := v.GetKV([]byte("step"), nil); err == nil {
 		k, _ = strconv.Atoi(string(got))
+	} else if !errors.Is(err, ErrNotFound) {
+		return named(err)
 	}
 	n, _ := parseSegmentName(file)
 	for i, l := range s.locs {
@@ -130,6 +133,12 @@ func (s *smallStore) check(disk *vfs.Mem, file string, off int64) error {
 	var buf []byte
 	for id, ms := range m.streams {
 		stat, _ := v.Stat(id)
+		if err := v.Err(); err != nil {
+			if st.Err() == nil {
+				return fmt.Errorf("damage of the index does not stop the store: %w", err)
+			}
+			return named(err)
+		}
 		if int(stat.Count) != len(ms.recs) || stat.EOF != ms.eof {
 			return fmt.Errorf("state after batch %d: stream %v has %+v, want %d records and EOF %d", k, id, stat, len(ms.recs), ms.eof)
 		}
@@ -151,6 +160,10 @@ func (s *smallStore) check(disk *vfs.Mem, file string, off int64) error {
 	var b Batch
 	b.Put([]byte("behind"), []byte("the cut"))
 	if _, err := st.Commit(&b, Forced); err != nil {
+		var c *Corruption
+		if errors.As(err, &c) && opt.lazyInline {
+			return named(err) // a snapshot was due, and its predecessor is damaged
+		}
 		return fmt.Errorf("commit behind the cut: %w", err)
 	}
 	if err := st.Close(); err != nil {

@@ -3,6 +3,7 @@ package lst
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -105,10 +106,74 @@ func TestKillChild(t *testing.T) {
 	}
 }
 
-// Acknowledged commits survive a real kill -9 of the writer.
+var killRounds = flag.Int("lst.kills", 10, "rounds of TestKill9")
+
+// attached is a reader beside a writer that is killed: it sees a growing store,
+// whole records and no damage, whatever happens to the writer.
+func attached(dir string, stop <-chan struct{}, result chan<- error) {
+	var r *Reader
+	last, n := uint64(0), 0
+	for {
+		select {
+		case <-stop:
+			if r != nil {
+				r.Close()
+			}
+			if n == 0 {
+				result <- errors.New("the reader saw nothing")
+				return
+			}
+			result <- nil
+			return
+		default:
+		}
+		var err error
+		if r == nil {
+			if r, err = OpenReadOnly(dir, Options{}); err != nil {
+				result <- err
+				return
+			}
+		} else if err = r.Refresh(); err != nil {
+			result <- err
+			return
+		}
+		st, ok := r.View().Stat(sid(1))
+		if !ok {
+			continue // not a record yet
+		}
+		if st.EOF < last || st.Count != st.EOF-st.First {
+			result <- fmt.Errorf("the reader sees %+v after EOF %d", st, last)
+			return
+		}
+		last = st.EOF
+		if st.Count > 0 {
+			got, err := r.View().Get(sid(1), st.EOF-1, nil)
+			if err != nil && !errors.Is(err, ErrTrimmed) || err == nil && !bytes.Equal(got, payload(1, int(st.EOF-1), 200)) {
+				result <- fmt.Errorf("the reader: record %d: %d bytes, %v", st.EOF-1, len(got), err)
+				return
+			}
+			n++
+		}
+	}
+}
+
+// Acknowledged commits survive a real kill -9 of the writer, with a reader attached
+// all the time.
 func TestKill9(t *testing.T) {
 	dir := t.TempDir()
-	for round := 0; round < 10; round++ {
+	// The store exists before the reader looks.
+	if err := mustOpen(t, dir, Options{SegmentBytes: 256 << 10}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	stop, reader := make(chan struct{}), make(chan error, 1)
+	go attached(dir, stop, reader)
+	defer func() {
+		close(stop)
+		if err := <-reader; err != nil {
+			t.Error(err)
+		}
+	}()
+	for round := 0; round < *killRounds; round++ {
 		cmd := exec.Command(os.Args[0], "-test.run", "^TestKillChild$")
 		cmd.Env = append(os.Environ(), killEnv+"="+dir)
 		out, err := cmd.StdoutPipe()
@@ -120,7 +185,7 @@ func TestKill9(t *testing.T) {
 		}
 		acked, seen := uint64(0), 0
 		stuck := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
-		for seen < 300+97*round {
+		for seen < 300+97*(round%10) {
 			var seq uint64
 			if _, err := fmt.Fscanln(out, &seq); err != nil {
 				t.Fatalf("round %d: the writer stopped after %d: %v", round, acked, err)

@@ -16,8 +16,8 @@ import (
 
 var (
 	modelSeed  = flag.Uint64("lst.seed", 0, "run the model test with this seed only")
-	modelSeeds = flag.Int("lst.seeds", 25, "seeds of the model test")
-	modelSteps = flag.Int("lst.steps", 400, "steps of the model test per seed")
+	modelSeeds = flag.Int("lst.seeds", 40, "seeds of the model test")
+	modelSteps = flag.Int("lst.steps", 700, "steps of the model test per seed")
 )
 
 type modelRun struct {
@@ -32,7 +32,7 @@ type modelRun struct {
 	clock time.Time
 	past  []pastState // states since the last open, by where their last batch is
 	noRoom,
-	crashes, reopens, dropped, cold, pasts int
+	crashes, reopens, dropped, cold, pasts, ops int
 }
 
 func (m *modelRun) fatal(format string, args ...any) {
@@ -154,6 +154,9 @@ type pastState struct {
 	m  *model
 }
 
+// totals of all seeds, so that a test that does too little fails.
+type modelTotals struct{ ops, crashes, cold, pasts, dropped int }
+
 func (m *modelRun) remember(loc Location) {
 	m.past = append(m.past, pastState{mkpos(loc.Segment, loc.Offset), m.h.latest.clone()})
 	if len(m.past) > 60 {
@@ -198,6 +201,7 @@ func (m *modelRun) pointInTime() {
 
 // outcome files a commit's result.
 func (m *modelRun) outcome(ops []mop, loc Location, err error, durable bool) {
+	m.ops += len(ops)
 	switch {
 	case err == nil:
 		m.h.commit(ops, durable)
@@ -284,6 +288,7 @@ func (m *modelRun) commitSplit() {
 			m.fatal("write %d is not complete", f.w.Ticket)
 		}
 		m.h.commit(f.ops, m.opt.Mode == Direct)
+		m.ops++
 		m.remember(f.w.Location)
 	}
 }
@@ -377,18 +382,18 @@ func (m *modelRun) one() {
 		m.disk.CrashAfter(int64(r.IntN(12)))
 	case k < 980:
 		m.disk.Inject(vfs.Fault{Ops: vfs.OpWrite | vfs.OpSync, After: r.IntN(6), Times: 1, Err: syscall.EIO, ShortBytes: r.IntN(900)})
-	case k < 988:
+	case k < 985:
 		m.disk.SetCapacity(m.disk.UsedBytes() + int64(r.IntN(2))*m.opt.SegmentBytes)
-	case k < 994:
+	case k < 990:
 		m.disk.SetCapacity(0)
-	case k < 997:
+	case k < 994:
 		m.readOnly()
 	default:
 		m.pointInTime()
 	}
 }
 
-func runModel(t *testing.T, seed uint64, steps int) {
+func runModel(t *testing.T, seed uint64, steps int, sum *modelTotals) {
 	r := rand.New(rand.NewPCG(seed, 77))
 	m := &modelRun{t: t, r: r, clock: time.Unix(1_700_000_000, 0)}
 	rnd := rand.New(rand.NewPCG(seed, 78))
@@ -432,6 +437,7 @@ func runModel(t *testing.T, seed uint64, steps int) {
 	}
 	m.disk.ClearFaults()
 	m.disk.SetCapacity(0)
+	sum.ops, sum.crashes, sum.cold, sum.pasts, sum.dropped = sum.ops+m.ops, sum.crashes+m.crashes, sum.cold+m.cold, sum.pasts+m.pasts, sum.dropped+m.dropped
 	t.Logf("crashes %d reopens %d dropped %d refused for space %d opened cold %d points in time %d", m.crashes, m.reopens, m.dropped, m.noRoom, m.cold, m.pasts)
 }
 
@@ -479,11 +485,16 @@ func checkLive(s *Store) error {
 }
 
 func TestModel(t *testing.T) {
+	var sum modelTotals
 	if *modelSeed != 0 {
-		runModel(t, *modelSeed, *modelSteps)
+		runModel(t, *modelSeed, *modelSteps, &sum)
 		return
 	}
 	for seed := uint64(1); seed <= uint64(*modelSeeds); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, seed, *modelSteps) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, seed, *modelSteps, &sum) })
+	}
+	t.Logf("%+v", sum)
+	if *modelSeeds >= 40 && (sum.ops < 100_000 || sum.crashes < 100 || sum.cold < 100 || sum.pasts < 50) {
+		t.Fatalf("the model test did too little: %+v", sum)
 	}
 }
