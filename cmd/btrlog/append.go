@@ -12,8 +12,8 @@ import (
 	"github.com/btrlog/btrlog"
 )
 
-const appendLong = `Append records from standard input. The log must exist. The command opens the log for writing: the writer that had it before, if any,
-is fenced and loses it.
+const appendLong = `Append records from standard input. The log must exist. With its first record the command opens the log for writing: the writer that
+had it before, if any, is fenced and loses it. An input without a record disturbs nobody.
 
 A record is one line without its line end, unless --chunk or --length-prefixed says otherwise. Records are sent as they are read, many
 at a time; a slow producer's records are committed as they come.
@@ -44,24 +44,29 @@ func logAppend(c *connection) *cobra.Command {
 	f.BoolVar(&o.prefixed, "length-prefixed", false, "each record comes with its length before it: four bytes, big-endian")
 	jsonFlag(cmd, &o.json, "the result as one JSON object")
 	run := c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error {
-		s, err := o.splitter()
+		s, err := o.splitter(cmd)
 		if err != nil {
 			return err
 		}
-		w, err := client.OpenWriter(ctx, args[0], btrlog.WriterOptions{})
+		// A name that is mistyped is found before anything is read, and without taking a log from anyone.
+		info, err := client.Info(ctx, args[0])
 		if err != nil {
 			return err
 		}
 		in := cmd.InOrStdin()
-		if isTerminal(in) && isTerminal(cmd.ErrOrStderr()) {
-			fmt.Fprintln(cmd.ErrOrStderr(), "reading records from the terminal; Ctrl-D ends the input")
+		if isTerminal(in) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "reading %s from the terminal, end with Ctrl-D\n", o.unit())
 		}
-		a := appender{w: w, log: args[0], timeout: c.timeout, progress: newProgress(cmd.ErrOrStderr(), "appended", sizeOf(in))}
+		open := func(ctx context.Context) (*btrlog.Writer, error) {
+			return client.OpenWriter(ctx, args[0], btrlog.WriterOptions{})
+		}
+		a := appender{open: open, log: args[0], durability: info.Options.Durability, timeout: c.timeout,
+			progress: newProgress(cmd.ErrOrStderr(), "appended", sizeOf(in))}
 		cause := a.copy(ctx, in, s)
 		return a.finish(cmd.OutOrStdout(), o.json, cause)
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if _, err := o.splitter(); err != nil { // before anything is tried
+		if _, err := o.splitter(cmd); err != nil { // before anything is tried
 			return err
 		}
 		return run(cmd, args)
@@ -69,8 +74,18 @@ func logAppend(c *connection) *cobra.Command {
 	return cmd
 }
 
-func (o *appendFlags) splitter() (splitter, error) {
+// unit is what the input is made of.
+func (o *appendFlags) unit() string {
+	if o.chunk != 0 || o.prefixed {
+		return "records"
+	}
+	return "lines"
+}
+
+func (o *appendFlags) splitter(cmd *cobra.Command) (splitter, error) {
 	switch {
+	case o.chunk == 0 && cmd.Flags().Changed("chunk"):
+		return nil, usagef("--chunk is 0; a record of a chunk has at least one byte")
 	case o.chunk != 0 && o.prefixed:
 		return nil, usagef("--chunk and --length-prefixed exclude each other")
 	case o.chunk > btrlog.MaxRecordBytes:
@@ -85,10 +100,14 @@ func (o *appendFlags) splitter() (splitter, error) {
 
 // appender copies an input into a log.
 type appender struct {
-	w        *btrlog.Writer
-	log      string
-	timeout  time.Duration
-	progress *progress
+	// open takes the log from its writer, so it waits for the first record: an input that has none, or is broken from its beginning,
+	// fences nobody for nothing.
+	open       func(ctx context.Context) (*btrlog.Writer, error)
+	w          *btrlog.Writer // nil before the first record
+	log        string
+	durability btrlog.Durability
+	timeout    time.Duration
+	progress   *progress
 
 	first, last btrlog.LSN // given out; zero: none
 	records     int64
@@ -127,6 +146,13 @@ func (a *appender) copy(ctx context.Context, in io.Reader, s splitter) error {
 }
 
 func (a *appender) append(ctx context.Context, rec []byte) error {
+	if a.w == nil {
+		w, err := a.open(ctx)
+		if err != nil {
+			return err
+		}
+		a.w = w
+	}
 	lsn, err := a.w.Append(ctx, rec)
 	if err != nil {
 		return err
@@ -144,7 +170,7 @@ func (a *appender) append(ctx context.Context, rec []byte) error {
 // appendResult is what --json prints.
 type appendResult struct {
 	Log   string       `json:"log"`
-	Epoch btrlog.Epoch `json:"epoch"`
+	Epoch btrlog.Epoch `json:"epoch,omitempty"` // absent: there was no record to open the log for
 	// Durability is what committed means for this log.
 	Durability btrlog.Durability `json:"durability"`
 	Records    int64             `json:"records"`
@@ -160,29 +186,12 @@ type appendResult struct {
 // finish waits for the commit of what was appended, closes the writer, and says what became of the records. cause is why the copying
 // ended. The waits have contexts of their own: after Ctrl-C the records that were sent still get their answer.
 func (a *appender) finish(out io.Writer, asJSON bool, cause error) error {
-	var refused *btrlog.Error
-	// A writer that refuses records for lack of answers, or has been fenced, has done its waiting.
-	if a.last != 0 && !errors.As(cause, &refused) {
-		ctx, done := context.WithTimeout(context.Background(), a.timeout)
-		err := a.w.Sync(ctx, a.last)
-		done()
-		if cause == nil {
-			cause = err
-		}
-	}
-	// Close hands the log over in order. If it cannot, nothing is lost: the next open finds out by itself.
-	limit := a.timeout
-	if a.w.Committed() < a.last {
-		limit = min(limit, time.Second) // Sync, or the append that was refused, has waited long enough
-	}
-	ctx, done := context.WithTimeout(context.Background(), limit)
-	_ = a.w.Close(ctx)
-	done()
-
-	// Asked last: what is committed meanwhile is no longer unknown.
-	info, committed := a.w.Info(), min(a.w.Committed(), a.last)
+	committed := a.settle(&cause)
 	all := committed == a.last
-	res := appendResult{Log: a.log, Epoch: info.Epoch, Durability: info.Durability, Records: a.records, Bytes: a.bytes, First: a.first, Last: a.last, Committed: all}
+	res := appendResult{Log: a.log, Durability: a.durability, Records: a.records, Bytes: a.bytes, First: a.first, Last: a.last, Committed: all}
+	if a.w != nil {
+		res.Epoch = a.w.Info().Epoch
+	}
 	if committed >= a.first {
 		res.CommittedTo = committed
 	}
@@ -206,6 +215,33 @@ func (a *appender) finish(out io.Writer, asJSON bool, cause error) error {
 	return said{err}
 }
 
+// settle waits until nothing more becomes known of the records, closes the writer, and returns the last LSN that is committed. cause is
+// set if it was nil and the wait failed.
+func (a *appender) settle(cause *error) btrlog.LSN {
+	if a.w == nil {
+		return 0
+	}
+	var refused *btrlog.Error
+	// A writer that refuses records for lack of answers, or has been fenced, has done its waiting.
+	if a.last != 0 && !errors.As(*cause, &refused) {
+		ctx, done := context.WithTimeout(context.Background(), a.timeout)
+		err := a.w.Sync(ctx, a.last)
+		done()
+		if *cause == nil {
+			*cause = err
+		}
+	}
+	// Close hands the log over in order. If it cannot, nothing is lost: the next open finds out by itself.
+	limit := a.timeout
+	if a.w.Committed() < a.last {
+		limit = min(limit, time.Second) // Sync, or the append that was refused, has waited long enough
+	}
+	ctx, done := context.WithTimeout(context.Background(), limit)
+	_ = a.w.Close(ctx)
+	done()
+	return min(a.w.Committed(), a.last) // asked last: what is committed meanwhile is no longer unknown
+}
+
 // outcome counts what is committed, for a result without an error.
 func (a *appender) outcome(committed btrlog.LSN) string {
 	if a.records == 0 {
@@ -216,7 +252,7 @@ func (a *appender) outcome(committed btrlog.LSN) string {
 
 // committed is the word for it, which must not promise more than the log's mode holds (P14).
 func (a *appender) committed() string {
-	if a.w.Info().Durability == btrlog.Memory {
+	if a.durability == btrlog.Memory {
 		return "committed in memory"
 	}
 	return "committed"

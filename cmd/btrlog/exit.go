@@ -62,7 +62,11 @@ func report(stderr io.Writer, cmd *cobra.Command, err error) int {
 		return exitUsage
 	}
 	line := oneLine(message(err))
-	if hint := advice(err); hint != "" {
+	hint := advice(err)
+	if hint == "" {
+		hint = noSuchLog(cmd, err)
+	}
+	if hint != "" {
 		line += "; " + hint
 	}
 	fmt.Fprintf(stderr, "btrlog: %s\n", line)
@@ -123,10 +127,6 @@ func advice(err error) string {
 		return ""
 	}
 	switch e.Kind {
-	case btrlog.ErrNotFound:
-		if e.Log != "" && e.From == 0 {
-			return fmt.Sprintf("'btrlog log list' shows the logs, 'btrlog log create %s' makes it", e.Log)
-		}
 	case btrlog.ErrExists:
 		return "choose another name"
 	case btrlog.ErrFenced:
@@ -141,6 +141,21 @@ func advice(err error) string {
 		}
 	case btrlog.ErrDataLoss:
 		return "bring back the nodes that held them, or tell the owner of the log"
+	}
+	return ""
+}
+
+// noSuchLog says what to do about a log that is not there. Only a command that is there to use a log proposes to make it.
+func noSuchLog(cmd *cobra.Command, err error) string {
+	var e *btrlog.Error
+	if !errors.As(err, &e) || e.Kind != btrlog.ErrNotFound || e.Log == "" || e.From != 0 {
+		return ""
+	}
+	switch cmd.Name() {
+	case "append", "cat", "info":
+		return fmt.Sprintf("'btrlog log list' shows the logs, 'btrlog log create %s' makes it", e.Log)
+	case "delete", "trim", "replace":
+		return "'btrlog log list' shows the logs"
 	}
 	return ""
 }
