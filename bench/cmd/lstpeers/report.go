@@ -26,12 +26,13 @@ type report struct {
 	scale   lstbench.Scale
 	begin   time.Time
 	load    string // before the run
+	commit  string // others may go on committing while it runs
 	proofs  []peers.Proof
 	results []lstbench.Result
 }
 
 func newReport(device string, seed uint64, scale lstbench.Scale) *report {
-	return &report{device: device, seed: seed, scale: scale, begin: time.Now(), load: loadAverage()}
+	return &report{device: device, seed: seed, scale: scale, begin: time.Now(), load: loadAverage(), commit: commit()}
 }
 
 func loadAverage() string {
@@ -105,7 +106,7 @@ func (r *report) markdown() string {
 	scale := [...]string{"small (-quick)", "normal", "large (-large)"}[r.scale]
 	p("| | |\n|---|---|\n")
 	p("| date | %s, %v long |\n", r.begin.UTC().Format("2006-01-02 15:04 UTC"), time.Since(r.begin).Round(time.Second))
-	p("| commit | %s |\n| machine | %s |\n| file system | %s |\n", commit(), machine(), r.device)
+	p("| commit | %s |\n| machine | %s |\n| file system | %s |\n", r.commit, machine(), r.device)
 	p("| load | %s runnable before the run, this run included %s after it |\n", r.load, loadAverage())
 	p("| scale, seed | %s, %d |\n| peers | %s |\n\n", scale, r.seed, versions())
 
