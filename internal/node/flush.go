@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/btrlog/btrlog/internal/archive"
+	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/shard"
 	"github.com/btrlog/btrlog/lst"
@@ -106,6 +107,7 @@ func (t *thread) planFlush(now protocol.Time) {
 		p.segs = append(p.segs, s)
 	})
 	t.planLog(now)
+	t.planLooks(now)
 	for k, e := range p.entries {
 		if e.round != p.round && !e.busy {
 			delete(p.entries, k) // it is archived, or void
@@ -136,20 +138,20 @@ func (t *thread) planLog(now protocol.Time) {
 			t.dispatch(now, e, job{t: t, key: planKey{s.Log, s.Label, s.SegStart, s.First}, seg: plan, view: t.core.View()})
 		}
 	}
-	if len(p.segs) == 0 {
-		return
-	}
-	// A hole at the bottom is closed by an object of another node, which must be looked for.
-	first := &p.segs[0]
-	st, ok := t.core.Log(first.Log)
-	if !ok || first.First == st.ArchivedThrough+1 {
-		return
-	}
-	key := planKey{log: first.Log, first: st.ArchivedThrough}
-	e := p.entry(key, now)
-	if now >= e.seen+patience*grace {
-		t.dispatch(now, e, job{t: t, key: key})
-	}
+}
+
+// planLooks plans a look at the store for every log whose next record to be archived is not here: an object of another node
+// closes that hole. A node that holds nothing of a log looks at once: a newcomer that does not know archived-through makes
+// the next open wait for records that are archived (P6).
+func (t *thread) planLooks(now protocol.Time) {
+	p := &t.plan
+	t.core.Behind(func(log protocol.LogID, archived protocol.LSN, blank bool) {
+		key := planKey{log: log, first: archived}
+		e := p.entry(key, now)
+		if blank || now >= e.seen+patience*protocol.Time(t.n.cfg.FlushGrace) {
+			t.dispatch(now, e, job{t: t, key: key})
+		}
+	})
 }
 
 func (p *planner) entry(k planKey, now protocol.Time) *planned {
@@ -230,7 +232,7 @@ func (f *flusher) start(ctx context.Context, n *Node, workers int) {
 					return
 				case j := <-n.jobs:
 					f.running.Add(1)
-					r := j.run(ctx, n.archive)
+					r := j.run(ctx, n)
 					f.running.Add(-1)
 					f.note(n, &j, r.err)
 					j.t.inbox.report(r)
@@ -265,16 +267,34 @@ func (f *flusher) last() (string, time.Time) {
 }
 
 // run carries a plan out.
-func (j *job) run(ctx context.Context, a *archive.Archive) report {
+func (j *job) run(ctx context.Context, n *Node) report {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	r := report{key: j.key}
 	if j.key.label == 0 {
-		r.objects, r.err = a.Look(ctx, j.key.log, j.key.first)
+		r.objects, r.err = n.look(ctx, j.key.log, j.key.first)
 	} else {
-		r.objects, r.err = a.Flush(ctx, j.seg, records(j.view, j.seg))
+		r.objects, r.err = n.archive.Flush(ctx, j.seg, records(j.view, j.seg))
 	}
 	return r
+}
+
+// look finds what the store has of a log above an LSN. What is trimmed needs no object (P3: every *untrimmed* LSN): it counts
+// as one, under the epoch of the record that says so, which raises no watermark of a node that missed that epoch.
+func (n *Node) look(ctx context.Context, log protocol.LogID, after protocol.LSN) ([]protocol.ArchivedObject, error) {
+	objects, err := n.archive.Look(ctx, log, after)
+	if err != nil {
+		return nil, err
+	}
+	switch rec, err := n.catalog.LoadByID(ctx, log); {
+	case errors.Is(err, meta.ErrDeleted) || errors.Is(err, meta.ErrNotFound):
+	case err != nil:
+		return nil, err
+	case rec.Record.TrimBefore > after+1:
+		through := rec.Record.TrimBefore - 1
+		objects = append(objects, protocol.ArchivedObject{Label: rec.Record.Epoch, First: 1, Last: through, CLSN: through})
+	}
+	return objects, nil
 }
 
 // records yields the records of a stretch as the archive takes them. It may be run more than once.

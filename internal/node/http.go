@@ -84,7 +84,7 @@ func (n *Node) serve() {
 		ErrorLog: slog.NewLogLogger(n.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	n.background.Go(func() {
-		if err := n.server.Serve(n.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		if err := n.server.Serve(boundConnections(n.listener, connectionBound())); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			n.fail(fmt.Errorf("node: HTTP: %w", err))
 		}
 	})

@@ -51,6 +51,10 @@ type identity struct {
 	Incarnation string          `json:"incarnation"`
 	// Shards is how many stores the directory must hold; a missing one is a loss.
 	Shards int `json:"shards"`
+	// Start is the nonce of the last start and Previous that of the one before. The node's record in the object store names
+	// one of them, unless this directory is an older copy of the one that started last (see checkStart).
+	Start    string `json:"start,omitempty"`
+	Previous string `json:"previous_start,omitempty"`
 }
 
 // directory is an opened data directory.
@@ -99,7 +103,7 @@ func (d *directory) read(node protocol.NodeID) error {
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	if err := dec.Decode(&d.id); err != nil {
-		return fmt.Errorf("node: %s is damaged (%w): restore it, or wipe the directory and let the node join as a blank one", path, err)
+		return fmt.Errorf("node: %s is damaged (%w): wipe the directory and let the node join as a blank one", path, err)
 	}
 	if d.id.Format != identityFormat {
 		return fmt.Errorf("node: %s has format %d, this program knows %d: use the version that wrote it, or a newer one", path, d.id.Format, identityFormat)
@@ -124,7 +128,7 @@ func (d *directory) initial(node protocol.NodeID) error {
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), shardPrefix) {
-			return fmt.Errorf("node: data directory %s holds %s but no %s: it is not whole; restore it, or wipe it and let the node join as a blank one",
+			return fmt.Errorf("node: data directory %s holds %s but no %s: it is not whole; wipe it and let the node join as a blank one",
 				d.path, e.Name(), identityName)
 		}
 	}
@@ -153,6 +157,24 @@ func (d *directory) join(cluster wire.ClusterID) error {
 		return fmt.Errorf("node: data directory %s belongs to cluster %v, the object store to cluster %v: one of them is not the right one", d.path, d.cluster, cluster)
 	}
 	return nil
+}
+
+// checkStart refuses an older copy of this directory. A node that lost what it acknowledged since the copy was made would
+// call it absent, at an incarnation that counts (P4). recorded is the start that the node's record names for this
+// incarnation. A copy that was made after the last start is not noticed.
+func (d *directory) checkStart(recorded string) error {
+	if recorded == d.id.Start || recorded == d.id.Previous {
+		return nil
+	}
+	return fmt.Errorf("node: data directory %s is an older copy: the node's record names a start of incarnation %v that the directory does not know. "+
+		"It lacks what was acknowledged since; wipe it and let the node join as a blank one", d.path, d.inc)
+}
+
+// setStart notes the start that is about to be registered. It is written before the record: the other way round, a crash in
+// between would make the directory look like an older copy of itself.
+func (d *directory) setStart(nonce, recorded string) error {
+	d.id.Previous, d.id.Start = recorded, nonce
+	return d.write()
 }
 
 // setShards records that n stores are there (step 3).

@@ -32,11 +32,30 @@ func (n *Node) probe(ctx context.Context) error {
 	}
 }
 
+// checkStart compares the directory with what the node's record says of its last start, before anything is opened.
+func (n *Node) checkStart(ctx context.Context) error {
+	old, err := n.catalog.LoadNode(ctx, n.cfg.Node)
+	switch {
+	case errors.Is(err, meta.ErrNotFound):
+		return nil
+	case err != nil:
+		return fmt.Errorf("node: %w", err)
+	case old.Record.Incarnation != n.dir.inc:
+		return nil // the directory of another incarnation; RegisterNode looks whether that one is alive
+	}
+	n.recorded = old.Record.Start
+	return n.dir.checkStart(n.recorded)
+}
+
 // register writes the node's record, which clients and other nodes find it by.
 func (n *Node) register(ctx context.Context) error {
+	start := n.catalog.Nonce()
+	if err := n.dir.setStart(start, n.recorded); err != nil {
+		return err
+	}
 	_, err := n.catalog.RegisterNode(ctx, meta.Registration{
 		Node: meta.NodeRecord{ID: n.cfg.Node, Incarnation: n.dir.inc, UDP: n.advertise, HTTP: n.advertise, Zone: n.cfg.Zone,
-			Shards: len(n.threads), Start: n.catalog.Nonce()},
+			Shards: len(n.threads), Start: start},
 		Alive: alive,
 	})
 	if err != nil {

@@ -52,6 +52,7 @@ type Node struct {
 	udp       net.UDPAddr
 	port      int
 	advertise string
+	recorded  string // the start that the node's record named when this one began
 	listener  net.Listener
 	server    *http.Server
 	traffic   traffic
@@ -133,6 +134,9 @@ func (n *Node) start(ctx, background context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.StartTimeout)
 	defer cancel()
 	if err := n.joinCluster(ctx); err != nil {
+		return err
+	}
+	if err := n.checkStart(ctx); err != nil {
 		return err
 	}
 	if err := n.openShards(); err != nil {
@@ -275,7 +279,7 @@ func (n *Node) openShards() error {
 		wg.Go(func() {
 			cores[i], n.reports[i], errs[i] = shard.Open(n.dir.shardDir(i), n.cfg.storeOptions(total), n.dir.inc, protocol.Rules{}, n.now())
 			if errs[i] == nil && n.reports[i].Created && i < n.dir.id.Shards {
-				errs[i] = fmt.Errorf("%s is missing or empty, and with it what this node has promised: restore it, or wipe %s and let the node join as a blank one",
+				errs[i] = fmt.Errorf("%s is missing or empty, and with it what this node has promised: wipe %s and let the node join as a blank one",
 					n.dir.shardDir(i), n.dir.path)
 			}
 		})

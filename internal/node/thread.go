@@ -16,6 +16,8 @@ import (
 const (
 	// tickEvery is how often a shard looks for segments to archive and for reads that waited long enough.
 	tickEvery = 50 * time.Millisecond
+	// maxTick bounds the pause between two looks.
+	maxTick = time.Second
 	// releaseEvery is how often it looks for idle logs, and has the store give back files.
 	releaseEvery = time.Second
 	// maxBatchBytes, maxBatchMessages and maxReceives are where a batch ends although more has arrived: whoever waits for its
@@ -253,8 +255,9 @@ func (t *thread) tick(now protocol.Time) {
 		default:
 		}
 	}
-	// With very many logs a look at all of them takes long; it must stay a small part of the thread's time.
-	t.nextTick = now + protocol.Time(max(tickEvery, 20*time.Since(began)))
+	// With very many logs a look at all of them takes long; it must stay a small part of the thread's time. A process that was
+	// stopped inside the look has not looked long, so there is a bound.
+	t.nextTick = t.n.now() + protocol.Time(min(max(tickEvery, 20*time.Since(began)), maxTick))
 }
 
 // commit ends the batch and sends its answers, which is all that the outside ever hears of it.

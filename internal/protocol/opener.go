@@ -88,6 +88,7 @@ type contact struct {
 type Opener struct {
 	cfg      OpenerConfig
 	stage    Stage
+	failedIn Stage // with stage failed: the one before
 	contacts []contact
 	nodes    []NodeID // distinct, for Open
 	out      []OpenSend
@@ -210,6 +211,9 @@ func (o *Opener) Err() error          { return o.err }
 // Stage returns where the open is.
 func (o *Opener) Stage() Stage { return o.stage }
 
+// FailedIn returns the stage in which a failed open was.
+func (o *Opener) FailedIn() Stage { return o.failedIn }
+
 // Start begins with Open to every node that is or shall be of the ensemble.
 func (o *Opener) Start(now Time) {
 	o.resendAt = now + o.rto
@@ -233,7 +237,7 @@ func (o *Opener) contact(inc Incarnation) *contact {
 
 func (o *Opener) fail(err error) {
 	if o.err == nil && o.result == nil {
-		o.err, o.stage = err, StageFailed
+		o.err, o.failedIn, o.stage = err, o.stage, StageFailed
 	}
 }
 
@@ -290,21 +294,28 @@ func (o *Opener) answered(n NodeID) bool {
 	return false
 }
 
-// lacks says in words what the open waits for.
-func (o *Opener) lacks() string {
-	var silent []string
-	for _, c := range o.contacts {
-		if c.reply == nil {
-			why := "no answer"
-			if c.refused != StatusOK {
-				why = c.refused.String()
-			}
-			silent = append(silent, fmt.Sprintf("%s (%s)", c.member.Node, why))
-		}
-	}
+// Lacks says in words what the open waits for, without the names of those that have not answered at all.
+func (o *Opener) Lacks() string {
 	out := o.missing
 	if out == "" {
 		out = fmt.Sprintf("%d of %d recorded nodes answered, need %d", o.knowing(), len(o.cfg.Recorded), o.qr())
+	}
+	for _, c := range o.contacts {
+		if c.reply == nil && c.refused != StatusOK {
+			out += fmt.Sprintf("; %s says %s", c.member.Node, c.refused)
+		}
+	}
+	return out
+}
+
+// lacks is Lacks with the names.
+func (o *Opener) lacks() string {
+	out := o.Lacks()
+	var silent []string
+	for _, c := range o.contacts {
+		if c.reply == nil && c.refused == StatusOK {
+			silent = append(silent, fmt.Sprintf("%s (no answer)", c.member.Node))
+		}
 	}
 	if len(silent) > 0 {
 		out += "; missing: " + strings.Join(silent, ", ")

@@ -280,10 +280,10 @@ func (s *Shard) open(from Peer, m *Open, out *Out) {
 	}
 	r := &OpenReply{Log: m.Log, Epoch: m.Epoch, Req: m.Req, Incarnation: s.inc}
 	switch {
-	case m.Epoch < l.promised:
-		r.Status = StatusFenced
 	case l.deleted:
 		r.Status = StatusDeleted
+	case m.Epoch < l.promised:
+		r.Status = StatusFenced
 	default:
 		if m.Epoch > l.promised {
 			l.promised = m.Epoch
@@ -308,10 +308,10 @@ func (s *Shard) check(l *nodeLog, inc Incarnation, e Epoch) Status {
 		return StatusWrongIncarnation
 	case l == nil:
 		return StatusNotActivated
+	case l.deleted:
+		return StatusDeleted // before the fence: whoever deleted the log raised the promise too, and deletion is the news
 	case e < l.promised && !s.rules.TakeAppendsBelowPromise:
 		return StatusFenced
-	case l.deleted:
-		return StatusDeleted
 	case e != l.activated && !s.rules.TakeAppendsBelowPromise:
 		return StatusNotActivated
 	}

@@ -77,6 +77,21 @@ func (l *nodeLog) flushable(inc Incarnation, now Time, visit func(Segment)) {
 	}
 }
 
+// Behind lists the logs whose next record to be archived is committed and not held here: another node's object has it, or the
+// log's trim point has passed it, and only a look at the store can raise archived-through. blank says that nothing at all is
+// held up to the watermark, as at a node that has just taken another's place: it has nothing to wait for, and until it knows
+// archived-through it can tell nobody.
+func (s *Shard) Behind(visit func(log LogID, archived LSN, blank bool)) {
+	for _, l := range s.logs {
+		if l.deleted || l.clsn <= l.archived {
+			continue
+		}
+		if _, held := l.held.best(l.archived + 1); !held {
+			visit(l.id, l.archived, l.skip(l.archived, 0) > l.clsn)
+		}
+	}
+}
+
 // nextLabelChange returns the next LSN above y at which a label above the given one begins, or last+1.
 func (l *nodeLog) nextLabelChange(y LSN, label Epoch, last LSN) LSN {
 	next := last + 1

@@ -435,6 +435,11 @@ func (c *Core) Flushable(now protocol.Time, visit func(protocol.Segment)) {
 	c.machine.Flushable(now, visit)
 }
 
+// Behind lists the logs for which only a look at the object store helps (see protocol.Shard.Behind).
+func (c *Core) Behind(visit func(log protocol.LogID, archived protocol.LSN, blank bool)) {
+	c.machine.Behind(visit)
+}
+
 // Logs returns the status of all logs, ascending by id.
 func (c *Core) Logs() []protocol.LogStatus { return c.machine.Logs() }
 
