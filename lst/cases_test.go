@@ -14,6 +14,32 @@ import (
 	"github.com/btrlog/btrlog/lst/vfs"
 )
 
+// The cases of users of similar systems, and the test of each:
+//
+//	L1  TestEveryTruncation, TestEveryByteFlipped (what is committed behind a cut is there at the next start)
+//	L2  TestDamageInDurableDataIsReported, TestDamageBehindTheWindowIsFound
+//	L3  TestPayloadHoldsSegmentFile (stale frames), TestDamageBehindTheWindowIsFound (preallocated files)
+//	L4  TestPayloadHoldsSegmentFile
+//	L5  TestEveryTruncation (the newest file empty), TestCrashAtEveryOperation
+//	L6  TestCrashAtEveryOperation
+//	L7  TestMissingSegmentIsNamed
+//	L8  TestIdleStateIsCarried, TestModel
+//	L9  TestIdleStateIsCarried, TestDropOldestKeepsTheBudget
+//	L10 TestFullDiskFreesItself
+//	L11 TestFullDiskFreesItself
+//	L12 TestFailedSyncLatches
+//	L13 TestTenThousandStreamsFewDescriptors
+//	L14 TestReadersWhileDropping
+//	L15 TestModel (read-only opens compare the directory byte for byte), TestReaderBesideLiveWriter
+//	L16 TestEveryTruncation (read-only opens too)
+//	L17 TestRestartFlatInStreams
+//	L18 TestRestartFlatInStreams, TestRestartIsBounded
+//	L19 TestAgeRetentionAndClockJumps
+//	L20 TestReadersWhileDropping (descriptors), TestRetentionStates (pinned bytes)
+//	L21 FuzzSegment, FuzzBodies, TestEveryByteFlipped
+//	L22 TestCrashAtEveryOperation (power loss in every operation around a roll)
+//	L23 TestCrashLoopLeaksNothing
+
 func memStore(seed uint64, mode Mode) (*vfs.Mem, Options) {
 	d := vfs.NewMem(vfs.MemOptions{Seed: seed})
 	return d, Options{FS: d, Mode: mode, SegmentBytes: 32 << 10, SnapshotRecords: 100, Inline: true, Random: counter(byte(seed))}

@@ -1,6 +1,7 @@
 package lst
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -111,6 +112,17 @@ func (s *smallStore) check(disk *vfs.Mem, file string, off int64) error {
 			return fmt.Errorf("error names %s, damage is in %s at %d: %w", c.File, file, off, err)
 		}
 		return nil
+	}
+	// L15, L16: a read-only opener beside it neither fails otherwise nor writes.
+	before, _ := disk.ReadFile("/db/" + file)
+	if r, rerr := OpenReadOnly("/db", opt); rerr == nil {
+		readAll(r.View())
+		r.Close()
+	} else if err == nil && !errors.As(rerr, new(*Corruption)) {
+		return fmt.Errorf("read-only: %w", rerr)
+	}
+	if after, _ := disk.ReadFile("/db/" + file); !bytes.Equal(before, after) {
+		return fmt.Errorf("the read-only opener changed %s", file)
 	}
 	if err != nil {
 		return named(err)

@@ -352,6 +352,21 @@ func (m *modelRun) one() {
 			m.afterFailure(err)
 		}
 	case k < 930:
+		if r.IntN(2) == 0 { // let go of most, so that there is something to drop
+			var ops []mop
+			for n := 1; n < 30; n++ {
+				if ms := m.h.latest.streams[sid(n)]; ms != nil && ms.eof > ms.trim {
+					ops = append(ops, mop{code: opTrim, id: sid(n), before: ms.eof - uint64(r.IntN(2))})
+				}
+			}
+			if len(ops) > 0 {
+				fill(&m.b, ops)
+				loc, err := m.s.Commit(&m.b, Forced)
+				if m.outcome(ops, loc, err, true); err != nil {
+					return
+				}
+			}
+		}
 		n, err := m.s.Reclaim()
 		m.dropped += n
 		if err != nil && !errors.Is(err, ErrNoSpace) {
@@ -494,7 +509,7 @@ func TestModel(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, seed, *modelSteps, &sum) })
 	}
 	t.Logf("%+v", sum)
-	if *modelSeeds >= 40 && (sum.ops < 100_000 || sum.crashes < 100 || sum.cold < 100 || sum.pasts < 50) {
+	if *modelSeeds >= 40 && (sum.ops < 100_000 || sum.crashes < 100 || sum.cold < 100 || sum.pasts < 50 || sum.dropped < 100) {
 		t.Fatalf("the model test did too little: %+v", sum)
 	}
 }

@@ -1,6 +1,7 @@
 package lst
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -231,5 +232,74 @@ func TestColdReadersBesideWriter(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A restart looks only a window far behind the end it has found; the keeper looks at
+// the rest, and a hole in durable data that is wider than the window stops the store.
+func TestDamageBehindTheWindowIsFound(t *testing.T) {
+	for _, hole := range []bool{false, true} {
+		d := vfs.NewMem(vfs.MemOptions{Seed: 31})
+		opt := Options{FS: d, Mode: Direct, SegmentBytes: 24 << 20, SnapshotRecords: 1 << 30, SnapshotBytes: 1 << 40, SnapshotInterval: time.Hour}
+		s := mustOpen(t, "/db", opt)
+		var b Batch
+		from := int64(0)
+		for seq := uint64(0); seq < 100; seq++ {
+			b.Reset()
+			b.Append(sid(1), seq, payload(1, int(seq), 120<<10))
+			loc, err := s.Commit(&b, Forced)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if seq == 20 {
+				from = loc.Offset // a hole that begins inside a frame would be seen at once
+			}
+		}
+		raw, err := d.ReadFile("/db/" + segmentName(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if hole {
+			clear(raw[from : from+zeroWindow+1<<20])
+		}
+		c := vfs.NewMem(vfs.MemOptions{})
+		if err := c.MkdirAll("/db"); err != nil {
+			t.Fatal(err)
+		}
+		c.WriteFile("/db/"+segmentName(1), raw)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		opt.FS = c
+		s, rep, err := Open("/db", opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !hole && rep.BytesRead > rep.BoundBytes {
+			t.Fatalf("%+v", rep)
+		}
+		seq := uint64(100)
+		if hole {
+			seq = uint64(rep.ReplayedRecords)
+		}
+		// The segment has room for some of these in front of the window's end only.
+		for deadline := time.Now().Add(20 * time.Second); ; seq++ {
+			b.Reset()
+			b.Append(sid(1), seq, payload(1, int(seq), 120<<10))
+			if _, err = s.Commit(&b, Forced); err != nil || !hole && seq == 300 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("the damage was not found")
+			}
+		}
+		var corrupt *Corruption
+		if hole != errors.As(err, &corrupt) || !hole && err != nil {
+			t.Fatalf("hole %v: %v", hole, err)
+		}
+		if hole && corrupt.File != "/db/"+segmentName(1) {
+			t.Fatalf("%v", corrupt)
+		}
+		_ = s.Close() // a stopped store says so again
 	}
 }
