@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,6 +67,11 @@ func (c *connection) config(cmd *cobra.Command) (btrlog.Config, error) {
 	default:
 		cfg.Nodes = []string{defaultListen}
 	}
+	if cfg.StoreURL != "" {
+		if err := checkStoreURL(cfg.StoreURL); err != nil {
+			return cfg, err
+		}
+	}
 	for _, n := range cfg.Nodes {
 		if err := checkHostPort(n); err != nil {
 			return cfg, &usageError{err}
@@ -75,6 +81,34 @@ func (c *connection) config(cmd *cobra.Command) (btrlog.Config, error) {
 		return cfg, usagef("--store or --nodes is empty")
 	}
 	return cfg, nil
+}
+
+// unbuilt are the schemes that people expect, and that no backend of this program serves.
+var unbuilt = []string{"s3", "gs", "gcs", "az", "azblob", "abfs", "abfss"}
+
+// checkStoreURL says what is wrong with an object store's URL that a user gave: a usage error. The URL is repeated only where it is a path,
+// since another may carry credentials.
+func checkStoreURL(raw string) error {
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil:
+		return usagef("the store's URL is malformed; write for example file:///var/lib/btrlog/store")
+	case u.Scheme == "":
+		return usagef("the store %q is no URL; write it as file://%s", raw, absolute(raw))
+	case slices.Contains(unbuilt, u.Scheme):
+		return usagef("the backend for %s:// is not built yet; a store is a directory that all nodes share, for example file:///var/lib/btrlog/store", u.Scheme)
+	case u.Scheme == "http", u.Scheme == "https":
+		return nil
+	case u.Scheme != "file":
+		return usagef("there is no backend for scheme %q; a store is a directory that all nodes share, for example file:///var/lib/btrlog/store", u.Scheme)
+	case u.Opaque != "", u.Host != "" && u.Host != "localhost":
+		return usagef("the store %q names the host %q; a directory is written with three slashes, this one as file://%s", raw, u.Host, absolute(u.Host+u.Path+u.Opaque))
+	case u.RawQuery != "" || u.Fragment != "":
+		return usagef("the store %q has something behind the path; write file:///absolute/path alone", raw)
+	case u.Path == "":
+		return usagef("the store %q has no path; write file:///absolute/path", raw)
+	}
+	return nil
 }
 
 // connect opens a client. The caller closes it.

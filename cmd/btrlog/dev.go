@@ -81,7 +81,9 @@ func (o *devFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	}
 	defer store.Close() // after the nodes, which have finished their requests
 	base := node.Config{Shards: o.shards, Store: store, Buffered: o.buffered, SegmentBytes: int64(o.segment), Log: serverLogger(cmd, o.verbose)}
+	prepared := slowNotice(cmd.ErrOrStderr(), fmt.Sprintf("preparing %s in %s", plural(int64(o.nodes), "node"), absolute(o.dir)))
 	nodes, ready, err := o.start(ctx, base)
+	prepared()
 	if err != nil {
 		return interrupted(ctx, explainStart(err))
 	}
@@ -96,7 +98,11 @@ func (o *devFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	}
 	select {
 	case <-ctx.Done():
-		return closeAll(nodes)
+		if err := closeAll(nodes); err != nil {
+			return err
+		}
+		stopped(cmd.ErrOrStderr())
+		return nil
 	case err := <-failed:
 		_ = closeAll(nodes) // the failure is what counts
 		return err

@@ -70,6 +70,7 @@ func printInfo(w io.Writer, d description) error {
 			row("trimmed", "nothing")
 		}
 		row("nodes", "%s", orDash(memberNames(d.Nodes, ", ")))
+		printDisks(row, d)
 		row("quorum", "%d of %d", d.Qw, d.N)
 		row("durability", "%s", d.Durability)
 		row("segment", "%s", humanBytes(d.Segment))
@@ -82,6 +83,29 @@ func printInfo(w io.Writer, d description) error {
 		row("created", "%s", stamp(d.Created))
 		row("updated", "%s", stamp(d.Updated))
 	})
+}
+
+// printDisks says whether the nodes still have the disks that the log counts on.
+func printDisks(row func(key, format string, args ...any), d description) {
+	key := "disks"
+	for _, m := range d.Nodes {
+		switch {
+		case m.Current == nil:
+			row(key, "unknown")
+			return
+		case *m.Current:
+			continue
+		case *m.Registered == "":
+			row(key, "%s is not registered; 'btrlog log replace %s --node %s=OTHER' puts another in its place", m.Name, d.Name, m.Name)
+		default:
+			row(key, "%s is incarnation %s, the log knows %s; 'btrlog log replace %s --node %s=%s' adopts it", m.Name, *m.Registered, m.Incarnation,
+				d.Name, m.Name, m.Name)
+		}
+		key = ""
+	}
+	if key != "" && len(d.Nodes) > 0 {
+		row(key, "those that the log knows")
+	}
 }
 
 func memberNames(ms []member, sep string) string {
@@ -178,4 +202,12 @@ func checkHostPort(s string) error {
 	}
 	_ = host // an empty one means every address, where one listens
 	return nil
+}
+
+func printRows(w io.Writer, rows [][]string) error {
+	return table(w, func(w io.Writer) {
+		for _, r := range rows {
+			fmt.Fprintln(w, strings.Join(r, "\t"))
+		}
+	})
 }

@@ -22,7 +22,7 @@ Without --store and --nodes the commands speak to the node at ` + defaultListen 
 	group(cmd)
 	var c connection
 	c.flags(cmd)
-	cmd.AddCommand(logCreate(&c), logList(&c), logInfo(&c), logAppend(&c), logCat(&c))
+	cmd.AddCommand(logCreate(&c), logList(&c), logInfo(&c), logAppend(&c), logCat(&c), logTrim(&c), logReplace(&c), logDelete(&c))
 	return cmd
 }
 
@@ -53,7 +53,7 @@ What is not given takes its default: three nodes, of which two must have a recor
 	f.DurationVar(&o.RetainAge, "retain-age", 0, "trim what was archived longer ago than this (default: keep everything)")
 	f.Var(&retain, "retain", "trim the oldest records beyond so many archived bytes, such as 100GiB (default: keep everything)")
 	jsonFlag(cmd, &asJSON, "the new log as one JSON object, as 'log info' prints it")
-	cmd.RunE = c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error {
+	run := c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error {
 		o.SegmentBytes, o.RetainBytes, o.Durability = int64(segment), int64(retain), btrlog.Durability(durability)
 		info, err := client.Create(ctx, args[0], o)
 		if err != nil {
@@ -62,11 +62,51 @@ What is not given takes its default: three nodes, of which two must have a recor
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), describe(info))
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created log %s, id %v: %s, %d must have a record, durability %s\n",
-			info.Name, info.ID, plural(int64(info.Options.N), "node"), info.Options.Qw, info.Options.Durability)
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created log %s, id %v: %s, %d must have a record, durability %s\n%s\n",
+			info.Name, info.ID, plural(int64(info.Options.N), "node"), info.Options.Qw, info.Options.Durability, survives(info.Options))
 		return err
 	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if twice := repeated(o.Nodes); twice != "" { // before anything is tried
+			return usagef("--on names %s twice; a log has each node once", twice)
+		}
+		return run(cmd, args)
+	}
 	return cmd
+}
+
+// survives says what the quorum of a log is worth: up to Qw - 1 disks may be lost at once, and N - Qw nodes may be down.
+func survives(o btrlog.LogOptions) string {
+	quorum := fmt.Sprintf("%d of %d: ", o.Qw, o.N)
+	kept := fmt.Sprintf("keeps all acknowledged records when %s is lost", plural(int64(o.Qw-1), "disk"))
+	switch {
+	case o.Durability == btrlog.Memory:
+		kept = fmt.Sprintf("a crash of %s at once may lose acknowledged records", plural(int64(o.Qw), "node"))
+	case o.Qw == 1:
+		kept = "one lost disk may lose acknowledged records"
+	case o.Qw > 2:
+		kept = fmt.Sprintf("keeps all acknowledged records when %d disks are lost at once", o.Qw-1)
+	}
+	switch down := o.N - o.Qw; down {
+	case 0:
+		return quorum + kept + "; takes none while a node is down"
+	case 1:
+		return quorum + kept + "; takes more while 1 node is down"
+	default:
+		return quorum + kept + fmt.Sprintf("; takes more while %d nodes are down", down)
+	}
+}
+
+// repeated returns a name that is in the list more than once, or "".
+func repeated(names []string) string {
+	seen := map[string]bool{}
+	for _, n := range names {
+		if seen[n] {
+			return n
+		}
+		seen[n] = true
+	}
+	return ""
 }
 
 func logList(c *connection) *cobra.Command {
@@ -106,7 +146,10 @@ func logInfo(c *connection) *cobra.Command {
 		Long: `Show one log: its nodes, its tail, its history and options.
 
 The tail is asked of the log's nodes and does not disturb the writer. When too few nodes answer, the rest is shown all the same, and
-the tail is given as unknown with the reason; the exit code is then 1.`,
+the tail is given as unknown with the reason; the exit code is then 1.
+
+A node whose disk was replaced is another incarnation than the one that the log knows, and does not count for it until the log adopts it
+('btrlog log replace').`,
 		Example: `  btrlog log info orders
   btrlog log info --json orders | jq .tail`,
 		Args: oneArg("the log's name"), ValidArgsFunction: c.completeName,
@@ -122,12 +165,16 @@ the tail is given as unknown with the reason; the exit code is then 1.`,
 		if tailErr == nil {
 			d.Tail = &tail
 		}
+		registered, nodesErr := client.Nodes(ctx)
+		if nodesErr == nil {
+			d.compare(registered)
+		}
 		if asJSON {
 			err = printJSON(cmd.OutOrStdout(), d)
 		} else {
 			err = printInfo(cmd.OutOrStdout(), d)
 		}
-		return errors.Join(err, tailErr)
+		return errors.Join(err, tailErr, nodesErr)
 	})
 	return cmd
 }
@@ -193,23 +240,49 @@ type member struct {
 	Name        string `json:"name"`
 	Incarnation string `json:"incarnation"`
 	Zone        string `json:"zone,omitempty"`
+	// Registered is the incarnation under which the node is registered now, and Current says whether it is the one that the log knows;
+	// both are absent where nobody asked. Registered is empty for a node that is not registered.
+	Registered *string `json:"registered_incarnation,omitempty"`
+	Current    *bool   `json:"current,omitempty"`
 }
+
+// compare notes for each node of the log whether it still is the one that the log knows.
+func (d *description) compare(registered []btrlog.NodeInfo) {
+	for i := range d.Nodes {
+		m := &d.Nodes[i]
+		now := ""
+		for _, n := range registered {
+			if n.Name == m.Name {
+				now = incarnation(n.Incarnation)
+			}
+		}
+		current := now == m.Incarnation
+		m.Registered, m.Current = &now, &current
+	}
+}
+
+func incarnation(i uint64) string { return fmt.Sprintf("%016x", i) }
 
 type reign struct {
 	Epoch btrlog.Epoch `json:"epoch"`
 	Start btrlog.LSN   `json:"start"`
 }
 
+func membersOf(nodes []btrlog.NodeInfo) []member {
+	ms := make([]member, len(nodes))
+	for i, n := range nodes {
+		ms[i] = member{Name: n.Name, Incarnation: incarnation(n.Incarnation), Zone: n.Zone}
+	}
+	return ms
+}
+
 func describe(i btrlog.LogInfo) description {
 	o := i.Options
-	d := description{Name: i.Name, ID: i.ID.String(), Epoch: uint64(i.Epoch), Opener: i.Opener, TrimBefore: i.TrimBefore, Nodes: []member{}, N: o.N, Qw: o.Qw,
+	d := description{Name: i.Name, ID: i.ID.String(), Epoch: uint64(i.Epoch), Opener: i.Opener, TrimBefore: i.TrimBefore, Nodes: membersOf(i.Nodes), N: o.N, Qw: o.Qw,
 		Zones: o.Zones, Durability: string(o.Durability), Segment: o.SegmentBytes, Window: o.Window, FlushAge: o.FlushAge.Milliseconds(),
 		RetainAge: o.RetainAge.Milliseconds(), RetainBytes: o.RetainBytes, History: []reign{}, Created: i.Created, Updated: i.Updated}
 	if o.FlushAge < 0 {
 		d.FlushAge = -1
-	}
-	for _, n := range i.Nodes {
-		d.Nodes = append(d.Nodes, member{n.Name, fmt.Sprintf("%016x", n.Incarnation), n.Zone})
 	}
 	for _, h := range i.History {
 		d.History = append(d.History, reign{h.Epoch, h.Start})

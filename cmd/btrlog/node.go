@@ -82,7 +82,9 @@ func (o *nodeFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	}
 	defer store.Close() // after the node, which has finished its requests; there is nothing to lose in a store that is closed
 	o.cfg.Store = store
+	prepared := slowNotice(cmd.ErrOrStderr(), fmt.Sprintf("preparing node %s in %s", o.id, absolute(o.cfg.Dir)))
 	n, err := node.Start(ctx, o.cfg)
+	prepared()
 	if err != nil {
 		return interrupted(ctx, explainStart(err))
 	}
@@ -92,12 +94,19 @@ func (o *nodeFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	} else {
 		fmt.Fprintln(cmd.OutOrStdout(), r.line())
 	}
-	return n.Wait(ctx)
+	if err := n.Wait(ctx); err != nil {
+		return err
+	}
+	stopped(cmd.ErrOrStderr())
+	return nil
 }
 
 func (o *nodeFlags) check(cmd *cobra.Command) error {
 	if o.store = flagOrEnv(cmd, "store", o.store, envStore); o.store == "" {
 		return usagef("--store is missing: all nodes of a cluster share one object store, for example file:///var/lib/btrlog/store")
+	}
+	if err := checkStoreURL(o.store); err != nil {
+		return err
 	}
 	if err := checkHostPort(o.cfg.Listen); err != nil {
 		return usagef("--listen: %w", err)

@@ -68,6 +68,26 @@ func progressLine(prefix string, records, bytes, total int64, spent time.Duratio
 	return line
 }
 
+// slowNotice tells a terminal what is being done if that takes longer than a second. The function it returns is called when it is done.
+func slowNotice(w io.Writer, what string) (done func()) {
+	if !isTerminal(w) {
+		return func() {}
+	}
+	return noticeAfter(w, what, time.Second)
+}
+
+func noticeAfter(w io.Writer, what string, limit time.Duration) (done func()) {
+	t := time.AfterFunc(limit, func() { fmt.Fprintf(w, "%s …\n", what) })
+	return func() { t.Stop() } // one that is just being written does no harm
+}
+
+// stopped tells a terminal that a server has ended as it was asked to: without it a person cannot tell an orderly end from a crash.
+func stopped(w io.Writer) {
+	if isTerminal(w) {
+		fmt.Fprintln(w, "stopped")
+	}
+}
+
 // sizeOf is how many bytes are to come from an input, if that is known: from a regular file. Otherwise 0.
 func sizeOf(r io.Reader) int64 {
 	f, ok := r.(*os.File)

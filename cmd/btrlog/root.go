@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,11 +31,14 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true, // report prints them, on one line
 		SilenceUsage:  true,
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%s", plainFlagError(err.Error())) })
 	root.CompletionOptions.DisableDefaultCmd = true // completionCommand is its documented form
-	root.SetHelpCommand(&cobra.Command{Use: "no-help-command", Hidden: true})
+	root.SetHelpCommand(helpCommand())
+	root.Version = readVersions().Version
+	root.SetVersionTemplate("btrlog {{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version; 'btrlog version' says more") // here, so that it does not take -v
 	group(root)
-	root.AddCommand(devCommand(), nodeCommand(), logCommand(), lstCommand(), simCommand(), versionCommand(), completionCommand())
+	root.AddCommand(devCommand(), nodeCommand(), nodesCommand(), logCommand(), lstCommand(), simCommand(), versionCommand(), completionCommand())
 	return root
 }
 
@@ -48,12 +52,60 @@ func group(cmd *cobra.Command) {
 			_ = cmd.Help() // where standard error is closed there is nobody to tell
 			return errHelpShown
 		}
-		msg := fmt.Sprintf("unknown command %q", args[0])
-		if s := suggestions(cmd, args[0]); len(s) > 0 {
-			msg += "; did you mean " + strings.Join(s, " or ") + "?"
-		}
-		return &usageError{errors.New(msg)}
+		return unknownCommand(cmd, args[0])
 	}
+}
+
+func unknownCommand(cmd *cobra.Command, typed string) error {
+	msg := fmt.Sprintf("unknown command %q", typed)
+	if s := suggestions(cmd, typed); len(s) > 0 {
+		msg += "; did you mean " + strings.Join(s, " or ") + "?"
+	}
+	return &usageError{errors.New(msg)}
+}
+
+// helpCommand is for those who write 'btrlog help log append' instead of 'btrlog log append --help'.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "help [COMMAND ...]",
+		Short:             "Show the help of a command",
+		Example:           "  btrlog help log append",
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			switch {
+			case err != nil:
+				return &usageError{err}
+			case len(rest) > 0 && about.HasSubCommands():
+				return unknownCommand(about, rest[0])
+			case len(rest) > 0:
+				return usagef("%s has no command %q", about.CommandPath(), rest[0])
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
+// numberError is what the standard library says of a number, inside the message about a flag.
+var numberError = regexp.MustCompile(`strconv\.Parse(\w+): parsing "(?:[^"\\]|\\.)*": (.*)$`)
+
+// plainFlagError says what is wanted instead of naming the function that did not get it.
+func plainFlagError(msg string) string {
+	m := numberError.FindStringSubmatchIndex(msg)
+	if m == nil {
+		return msg
+	}
+	want := "a whole number is needed"
+	switch kind, why := msg[m[2]:m[3]], msg[m[4]:m[5]]; {
+	case strings.Contains(why, "out of range"):
+		want = "the number is too large"
+	case kind == "Uint":
+		want = "a whole number, 0 or more, is needed"
+	case kind == "Bool":
+		want = "true or false is needed"
+	}
+	return msg[:m[0]] + want
 }
 
 // suggestions are the commands that typed may have meant: those that it begins, or else those that are the fewest slips away. More than

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -43,19 +44,7 @@ func openTerminal(t *testing.T) (master, slave *os.File) {
 func TestProgressOnTerminal(t *testing.T) {
 	name := newLog(t)
 	master, slave := openTerminal(t)
-	screen := newLineBuffer()
-	shown := make(chan struct{})
-	go func() {
-		defer close(shown)
-		buf := make([]byte, 4096)
-		for {
-			n, err := master.Read(buf) // an error when the last holder of the other end has closed it
-			if err != nil {
-				return
-			}
-			_, _ = screen.Write(buf[:n]) // never fails
-		}
-	}()
+	screen, shown := watch(master)
 	cmd := command(context.Background(), onShared(t, "append", name)...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -78,6 +67,69 @@ func TestProgressOnTerminal(t *testing.T) {
 	<-shown
 	if got := screen.String(); !strings.HasSuffix(got, "\r\x1b[K") {
 		t.Errorf("the progress is left on the screen: %q", clip(got))
+	}
+}
+
+// watch collects what a terminal shows, until its last user has closed it.
+func watch(master *os.File) (screen *lineBuffer, over chan struct{}) {
+	screen, over = newLineBuffer(), make(chan struct{})
+	go func() {
+		defer close(over)
+		buf := make([]byte, 4096)
+		for {
+			n, err := master.Read(buf)
+			if err != nil {
+				return
+			}
+			_, _ = screen.Write(buf[:n]) // never fails
+		}
+	}()
+	return screen, over
+}
+
+// Who types records is told how to end; who pipes them is told nothing.
+func TestAppendFromTerminal(t *testing.T) {
+	name := newLog(t)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{{nil, "reading lines from the terminal, end with Ctrl-D\n"}, {[]string{"--chunk", "4B"}, "reading records from the terminal, end with Ctrl-D\n"}} {
+		master, slave := openTerminal(t)
+		cmd := command(context.Background(), append(onShared(t, append([]string{"append"}, c.args...)...), name)...)
+		cmd.Stdin = slave
+		p := mustStart(t, cmd)
+		slave.Close()
+		eventually(t, "the hint is shown", func() bool { return p.errs.String() != "" })
+		if _, err := master.WriteString("abc\n\x04"); err != nil {
+			t.Fatal(err)
+		}
+		if res := p.wait(); res.code != 0 || res.err != c.want || !strings.HasPrefix(res.out, "appended 1 record, ") {
+			t.Errorf("append %v: code %d, stdout %q, stderr %q", c.args, res.code, res.out, res.err)
+		}
+	}
+}
+
+// On a terminal a server says that it has ended as it was asked to.
+func TestStoppedOnTerminal(t *testing.T) {
+	dir := t.TempDir()
+	for _, args := range [][]string{
+		{"dev", "--nodes", "1", "--dir", filepath.Join(dir, "dev")},
+		{"node", "--id", "n", "--dir", filepath.Join(dir, "n"), "--store", storeURL(t)},
+	} {
+		master, slave := openTerminal(t)
+		screen, over := watch(master)
+		cmd := command(context.Background(), append(args, "--listen", "127.0.0.1:0", "--segment-file", "32MiB")...)
+		cmd.Stderr = slave
+		p := mustStart(t, cmd)
+		slave.Close()
+		if _, err := p.firstLine(); err != nil {
+			t.Fatal(err)
+		}
+		res := p.end(syscall.SIGTERM)
+		<-over
+		if got := screen.String(); res.code != 0 || !strings.HasSuffix(got, "stopped\r\n") || strings.Count(got, "stopped") != 1 {
+			t.Errorf("%s: code %d, terminal %q", args[0], res.code, got)
+		}
 	}
 }
 

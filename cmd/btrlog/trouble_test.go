@@ -39,7 +39,36 @@ func TestWrongCommandLines(t *testing.T) {
 		{"log cat --lines --json x", []string{"--lines, --length-prefixed and --json exclude each other"}},
 		{"log cat --from 0 x", []string{"LSN 0 is before the first record"}},
 		{"log cat --from 5 --to 4 x", []string{"--from 5 is behind --to 4"}},
-		{"log cat --from -1 x", []string{`invalid argument "-1" for "--from" flag`}},
+		{"log cat --from -1 x", []string{`invalid argument "-1" for "--from" flag: a whole number, 0 or more, is needed; see`}},
+		{"log cat --from abc x", []string{`invalid argument "abc" for "--from" flag: a whole number, 0 or more, is needed; see`}},
+		{"log cat --from 99999999999999999999 x", []string{`for "--from" flag: the number is too large; see`}},
+		{"log cat --lines=perhaps x", []string{`for "--lines" flag: true or false is needed; see`}},
+		{"log append --chunk 0 x", []string{"--chunk is 0; "}},
+		{"log append --chunk 0 --length-prefixed x", []string{"--chunk is 0; "}},
+		{"log create --on n1,n1,n3 x", []string{"--on names n1 twice"}},
+		{"log delete x", []string{`log "x" was not deleted`, "repeat the command with --yes"}},
+		{"log trim x", []string{"--before is missing"}},
+		{"log trim --before 0 x", []string{"LSN 0 is before the first record"}},
+		{"log replace x", []string{"--node is missing: OLD=NEW"}},
+		{"log replace --node n1 x", []string{`--node "n1" is not OLD=NEW`}},
+		{"log replace --node n1= x", []string{`--node "n1=" is not OLD=NEW`}},
+		{"log replace --node n1=n4,n1=n5 x", []string{"--node replaces n1 twice"}},
+		{"log replace --node n1=n4 --node n2=n4 x", []string{"--node puts n4 in two places"}},
+		{"nodes n1", []string{`unexpected argument "n1"`}},
+		{"help frob", []string{`unknown command "frob"`}},
+		{"help log apend", []string{`unknown command "apend"; did you mean append?`}},
+		{"help log append x", []string{`btrlog log append has no command "x"`}},
+		{"log list --store ./store", []string{`the store "./store" is no URL; write it as file:///`, "/store; see"}},
+		{"log list --store file://./x", []string{`names the host "."`, "this one as file:///", "/x; see"}},
+		{"log list --store file:x", []string{"this one as file:///", "/x; see"}},
+		{"log list --store file://", []string{"has no path"}},
+		{"log list --store file:///x?y=1", []string{"has something behind the path"}},
+		{"log list --store s3://bucket/key", []string{"the backend for s3:// is not built yet"}},
+		{"log list --store s9://bucket", []string{`no backend for scheme "s9"`, "file:///"}},
+		{"log list --store %zz", []string{"the store's URL is malformed"}},
+		{"node --store s3://bucket", []string{"the backend for s3:// is not built yet"}},
+		{"node --store s9://bucket", []string{`no backend for scheme "s9"`}},
+		{"node --store store", []string{`the store "store" is no URL; write it as file:///`}},
 		{"log list --store file:///tmp/x --nodes 127.0.0.1:1", []string{"--store and --nodes are given"}},
 		{"log list --nodes here", []string{`address "here" is not host:port`}},
 		{"log list --nodes here:99999", []string{`address "here:99999" has no port number`}},
@@ -80,8 +109,13 @@ func TestLogErrors(t *testing.T) {
 		parts []string
 	}{
 		{1, []string{"info", "nope"}, []string{`log "nope": not found; 'btrlog log list' shows the logs, 'btrlog log create nope' makes it`}},
-		{1, []string{"append", "nope"}, []string{`log "nope": not found; `}},
-		{1, []string{"cat", "nope"}, []string{`log "nope": not found; `}},
+		{1, []string{"append", "nope"}, []string{`log "nope": not found; `, "'btrlog log create nope' makes it"}},
+		{1, []string{"cat", "nope"}, []string{`log "nope": not found; `, "'btrlog log create nope' makes it"}},
+		{1, []string{"delete", "--yes", "nope"}, []string{`log "nope": not found; 'btrlog log list' shows the logs` + "\n"}},
+		{1, []string{"trim", "--before", "2", "nope"}, []string{`log "nope": not found; 'btrlog log list' shows the logs` + "\n"}},
+		{1, []string{"replace", "--node", "n1=n1", "nope"}, []string{`log "nope": not found; 'btrlog log list' shows the logs` + "\n"}},
+		{2, []string{"replace", "--node", "n9=n1", name}, []string{`"n9" is not one of the log's`}},
+		{2, []string{"trim", "--before", "4", name}, []string{"cannot trim below LSN 4: the log is committed up to 2"}},
 		{1, []string{"create", name}, []string{`log "` + name + `": exists already; choose another name`}},
 		{2, []string{"create", "-x", "a"}, []string{"unknown shorthand flag"}},
 		{2, []string{"create", "a/b"}, []string{`name "a/b" contains '/'`}},
@@ -128,7 +162,12 @@ func TestWhereTheClusterIs(t *testing.T) {
 	bad(t, runEnv(t, []string{nodes, store}, "", "log", "list"), 2, "BTRLOG_STORE and BTRLOG_NODES are set")
 	bad(t, runEnv(t, []string{"BTRLOG_NODES=here"}, "", "log", "list"), 2, `address "here"`)
 	bad(t, run(t, "", "log", "--nodes", closed, "--timeout", "2s", "list"), 1, "connect: unavailable", closed, "connection refused", "is the cluster running? 'btrlog dev' starts one")
-	bad(t, run(t, "", "log", "--store", "s9://bucket", "list"), 1, `no backend for scheme "s9"`)
+	bad(t, runEnv(t, []string{"BTRLOG_STORE=s9://bucket"}, "", "log", "list"), 2, `no backend for scheme "s9"`)
+	empty := t.TempDir()
+	for _, args := range [][]string{{"log", "list"}, {"log", "cat", "x"}, {"log", "append", "x"}, {"log", "info", "x"}, {"log", "delete", "--yes", "x"}, {"nodes"}} {
+		bad(t, run(t, "lost\n", append(args, "--store", "file://"+empty)...), 1, `there is no cluster at root "" of `, empty, "no log node has started with this store yet")
+	}
+	bad(t, run(t, "", "log", "--store", shared.server.Store, "--root", "elsewhere", "list"), 1, `there is no cluster at root "elsewhere" of `)
 	typo := filepath.Join(t.TempDir(), "typo")
 	bad(t, run(t, "", "log", "--store", "file://"+typo, "list"), 1, "there is no object store in "+typo)
 	if _, err := os.Stat(typo); !os.IsNotExist(err) {

@@ -164,3 +164,29 @@ func FuzzWhole(f *testing.F) {
 		}
 	})
 }
+
+// What takes long is announced; what does not take long is not.
+func TestNotice(t *testing.T) {
+	said := make(chan string, 1)
+	w := writerFunc(func(p []byte) { said <- string(p) })
+	done := noticeAfter(w, "preparing node n1 in /d", time.Nanosecond)
+	select {
+	case got := <-said:
+		if got != "preparing node n1 in /d …\n" {
+			t.Errorf("the notice is %q", got)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("no notice within a minute")
+	}
+	done()
+	noticeAfter(w, "quick", time.Hour)()
+	if len(said) > 0 {
+		t.Errorf("a notice of what was done in time: %q", <-said)
+	}
+	var notTerminal bytes.Buffer
+	slowNotice(&notTerminal, "x")()
+	stopped(&notTerminal)
+	if notTerminal.Len() > 0 {
+		t.Errorf("what is no terminal is told %q", notTerminal.String())
+	}
+}
