@@ -117,6 +117,7 @@ type Opener struct {
 	resendAt Time
 	result   *OpenResult
 	missing  string // why it waits, in words
+	unfound  bool   // it waits for committed LSNs that no answer holds and no answer calls archived
 }
 
 type fetchCall struct {
@@ -258,7 +259,9 @@ func (o *Opener) Tick(now Time) {
 	o.rto = min(maxRTO, o.rto+o.rto/2)
 	o.resendAt = now + o.rto
 	for _, n := range o.nodes {
-		if !o.answered(n) && o.stage != StageActivate {
+		// A node that answered is asked again when committed LSNs are neither found nor archived: it may have looked at the
+		// store since.
+		if (!o.answered(n) || o.unfound) && o.stage != StageActivate {
 			o.sendOpen(n)
 		}
 	}
@@ -379,6 +382,11 @@ func (o *Opener) onOpen(now Time, r *OpenReply) {
 		c.refused = r.Status
 		return
 	case c.reply != nil:
+		// What it holds was told and has been used; only what the archive holds is news.
+		if o.unfound && r.ArchivedThrough > c.reply.ArchivedThrough {
+			c.reply.ArchivedThrough = r.ArchivedThrough
+			o.work()
+		}
 		return
 	}
 	c.reply, c.refused = r, StatusOK

@@ -249,12 +249,14 @@ func (o *Opener) copyBelow() bool {
 			o.copyAt = max(o.copyAt, min(c.reply.ArchivedThrough, o.b)+1)
 		}
 	}
+	o.unfound = false
 	for o.copyAt <= o.b {
 		if o.fetching != nil || o.undone >= maxUnitsInFlight {
 			return false
 		}
 		label, ok := o.bestLabel(o.copyAt)
 		if !ok {
+			o.unfound = true
 			o.missing = fmt.Sprintf("LSN %d is committed but neither found nor archived", o.copyAt)
 			return false
 		}
