@@ -19,8 +19,13 @@
 //	   another process changes not one byte.
 //	I6 Space comes back by unlinking the oldest segments, when they hold no live
 //	   record; what else they held is carried forward first.
-//	I7 A restart reads the snapshot, and what was committed since: nothing that
-//	   grows with the number of messages.
+//	I7 A restart reads what was committed since the last snapshot: nothing that
+//	   grows with the number of messages, streams or keys. A stream or key is read
+//	   when it is first asked for, and the rest in the background.
+//	I8 A Reader shows one moment: the newest at its Refresh, or a snapshot that is
+//	   still on disk (Reader.At), exactly.
+//	I9 Retention (DropOldest, RetainAge, Trim) takes data from the front of streams
+//	   and unlinks files; what is still needed holds the space, and Retention says so.
 //
 // The node's event loop uses the split-phase form: Prepare reserves and encodes,
 // the owner does the I/O, Complete makes visible. Commit is the same thing for
