@@ -347,11 +347,14 @@ func TestLSTTruncated(t *testing.T) {
 	active, _ := activeSegment(whole)
 	files, _ := filepath.Glob(filepath.Join(whole, "*.lst"))
 	for i, f := range files {
+		if i > 0 && f != active {
+			continue // what is done to each file and at each place is tested in package lst, by TestInspectEveryTruncation
+		}
 		st, err := os.Stat(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, size := range []int64{0, 63, 71, 65 + int64(i)*1001, st.Size() - 1} {
+		for _, size := range []int64{63, 65 + int64(i+1)*1001, st.Size() - 1} {
 			if size >= st.Size() {
 				continue
 			}
@@ -393,7 +396,7 @@ func TestLSTFlipped(t *testing.T) {
 	for _, c := range []struct {
 		segment int
 		offset  int64
-	}{{1, 3}, {1, 33}, {1, 70}, {1, 5000}, {1, 30001}, {2, 88}, {2, 12345}, {3, 61}, {3, 999}} {
+	}{{1, 33}, {1, 5000}, {2, 88}, {3, 61}} {
 		dir := copyStore(t, whole)
 		name := fmt.Sprintf("%08x.lst", c.segment)
 		path := filepath.Join(dir, name)
