@@ -96,7 +96,7 @@ func printDisks(row func(key, format string, args ...any), d description) {
 		case *m.Current:
 			continue
 		case *m.Registered == "":
-			row(key, "%s is not registered; 'btrlog log replace %s --node %s=OTHER' puts another in its place", m.Name, d.Name, m.Name)
+			row(key, "%s has no record in the cluster that can be read; 'btrlog log replace %s --node %s=OTHER' puts another in its place", m.Name, d.Name, m.Name)
 		default:
 			row(key, "%s is incarnation %s, the log knows %s; 'btrlog log replace %s --node %s=%s' adopts it", m.Name, *m.Registered, m.Incarnation,
 				d.Name, m.Name, m.Name)

@@ -241,7 +241,7 @@ type member struct {
 	Incarnation string `json:"incarnation"`
 	Zone        string `json:"zone,omitempty"`
 	// Registered is the incarnation under which the node is registered now, and Current says whether it is the one that the log knows;
-	// both are absent where nobody asked. Registered is empty for a node that is not registered.
+	// both are absent where nobody asked. Registered is empty for a node without a record that can be read.
 	Registered *string `json:"registered_incarnation,omitempty"`
 	Current    *bool   `json:"current,omitempty"`
 }
