@@ -385,6 +385,9 @@ func (s *Store) waitCompleted(ticket uint64) error {
 // recovery can tell a torn end from damage (L22).
 func (s *Store) roll() error {
 	if err := s.openSegment(s.spare); err != nil {
+		if isScarce(err) {
+			return fmt.Errorf("%w: open %s for appending: %w", ErrNoSpace, s.spare.path, err)
+		}
 		s.latch(fmt.Errorf("open %s for appending: %w", s.spare.path, err))
 		return s.err
 	}

@@ -212,6 +212,13 @@ func isNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
+// isScarce reports that the process or the host had no descriptor or memory left
+// to make a file. Nothing was written, and it ends by itself: it is no more final
+// than a full disk.
+func isScarce(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
+}
+
 // ensureSpare makes the next segment if there is none. It is called without the
 // lock by the keeper, or by the call that needs it in Inline mode.
 func (s *Store) ensureSpare() {
@@ -245,7 +252,7 @@ func (s *Store) ensureSpare() {
 	switch {
 	case err == nil:
 		s.spare, s.spareErr = w, nil
-	case isNoSpace(err):
+	case isNoSpace(err) || isScarce(err):
 		s.spareErr = fmt.Errorf("%w: %w", ErrNoSpace, err)
 	default:
 		s.latch(err)
