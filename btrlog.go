@@ -124,6 +124,9 @@ type NodeInfo struct {
 	UDP, HTTP   string // host:port; empty in a log's ensemble
 	Shards      int
 	State       string // active, draining or retired; empty in a log's ensemble
+	// Replaced, in what Client.Info returns: the node is registered with another data directory than the log knows, so that it
+	// holds nothing of the log and takes no part. WriterOptions.Replace adopts it.
+	Replaced bool
 }
 
 // LogInfo is what a log's record says. It tells nothing about the tail; see Reader.Tail.

@@ -260,8 +260,13 @@ func (c *Client) reachable(ctx context.Context, op string, rec *meta.LogRecord, 
 	answers := c.askAll(ctx, target, func(int) protocol.Message { return &protocol.Read{Log: rec.ID} })
 	e := &Error{Kind: ErrUnavailable, Op: op, Log: rec.Name, Retryable: true}
 	for i, a := range answers {
-		if r, ok := a.msg.(*protocol.ReadReply); !ok || r.Incarnation != target[i].Incarnation {
-			e.Missing = append(e.Missing, string(target[i].Node))
+		r, ok := a.msg.(*protocol.ReadReply)
+		if ok && r.Incarnation == target[i].Incarnation {
+			continue
+		}
+		e.Missing = append(e.Missing, string(target[i].Node))
+		if ok {
+			e.Replaced = append(e.Replaced, string(target[i].Node))
 		}
 	}
 	if alive := len(target) - len(e.Missing); alive < qw {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/btrlog/btrlog/internal/meta"
@@ -56,6 +57,9 @@ type Error struct {
 	Retryable bool
 	// Missing names the log nodes whose answer was waited for.
 	Missing []string
+	// Replaced names those of Missing that run with another data directory than the log knows: to wait for them is in vain.
+	// WriterOptions.Replace adopts them, once enough of the others answer.
+	Replaced []string
 	// Err is the cause; may be nil.
 	Err error
 }
@@ -68,26 +72,91 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, " of log %q", e.Log)
 	}
 	fmt.Fprintf(&b, ": %v", e.Kind)
+	var about []string
 	switch {
 	case e.From != 0 && e.To > e.From:
-		fmt.Fprintf(&b, " (LSNs %d to %d)", e.From, e.To)
+		about = append(about, fmt.Sprintf("LSNs %d to %d", e.From, e.To))
 	case e.From != 0:
-		fmt.Fprintf(&b, " (LSN %d)", e.From)
+		about = append(about, fmt.Sprintf("LSN %d", e.From))
 	}
 	if e.Epoch != 0 {
-		fmt.Fprintf(&b, " (epoch %d)", e.Epoch)
+		about = append(about, fmt.Sprintf("epoch %d", e.Epoch))
+	}
+	if len(about) > 0 {
+		fmt.Fprintf(&b, " (%s)", strings.Join(about, ", "))
 	}
 	if e.Unknown {
 		b.WriteString("; the outcome is unknown")
 	}
-	if e.Err != nil {
-		fmt.Fprintf(&b, ": %v", e.Err)
+	if why := e.why(); why != "" {
+		b.WriteString(": " + why)
 	}
-	if len(e.Missing) > 0 {
-		fmt.Fprintf(&b, "; no answer from %s", strings.Join(e.Missing, ", "))
+	silent := slices.DeleteFunc(slices.Clone(e.Missing), func(n string) bool { return slices.Contains(e.Replaced, n) })
+	if len(silent) > 0 {
+		fmt.Fprintf(&b, "; no answer from %s", strings.Join(silent, ", "))
+	}
+	for _, n := range e.Replaced {
+		fmt.Fprintf(&b, "; %s (running, but with another data directory than the log knows: adopt it with WriterOptions.Replace{%q: %[1]q})", n, n)
 	}
 	return b.String()
 }
+
+// why is what the cause adds to what is said already.
+func (e *Error) why() string {
+	if e.Err == nil {
+		return ""
+	}
+	if m, ok := e.Err.(*meta.Error); ok {
+		return e.whyMetadata(m)
+	}
+	text := e.Err.Error()
+	for _, known := range []error{e.Kind, protocol.ErrTooLarge, protocol.ErrFenced, protocol.ErrWindowFull} {
+		if rest, ok := strings.CutPrefix(text, known.Error()); ok && errors.Is(e, known) && (rest == "" || strings.HasPrefix(rest, ": ")) {
+			text = strings.TrimPrefix(rest, ": ")
+		}
+	}
+	return text
+}
+
+// whyMetadata leaves out the operation, the log and the kind where they are the error's own.
+func (e *Error) whyMetadata(m *meta.Error) string {
+	for { // of an operation within an operation, the inner knows more
+		inner, ok := m.Err.(*meta.Error)
+		if !ok {
+			break
+		}
+		m = inner
+	}
+	var parts []string
+	if m.Object != fmt.Sprintf("log %q", e.Log) {
+		parts = append(parts, m.Object)
+	}
+	switch m.Kind {
+	case meta.ErrNotFound, meta.ErrExists, meta.ErrInvalid, meta.ErrFenced:
+		if m.Kind.Error() != e.Kind.Error() && !errors.Is(e.Kind, ErrFenced) {
+			parts = append(parts, m.Kind.Error())
+		}
+	case meta.ErrUnavailable, meta.ErrUnknown: // the store's own error says that
+		if m.Err == nil {
+			parts = append(parts, m.Kind.Error())
+		}
+	default:
+		parts = append(parts, m.Kind.Error())
+	}
+	if m.Err != nil {
+		parts = append(parts, m.Err.Error())
+	}
+	return strings.Join(parts, ": ")
+}
+
+// plainly is an error with words of our own.
+type plainly struct {
+	text string
+	err  error
+}
+
+func (p *plainly) Error() string { return p.text }
+func (p *plainly) Unwrap() error { return p.err }
 
 // Unwrap gives errors.Is both the kind and the cause.
 func (e *Error) Unwrap() []error {
@@ -146,7 +215,7 @@ func wrap(op, log string, err error) error {
 		out.Epoch = Epoch(m.Epoch)
 	}
 	if e != nil {
-		out.From, out.To, out.Epoch, out.Missing = e.From, e.To, e.Epoch, e.Missing
+		out.From, out.To, out.Epoch, out.Missing, out.Replaced = e.From, e.To, e.Epoch, e.Missing, e.Replaced
 	}
 	return out
 }

@@ -130,7 +130,8 @@ func (c *Client) logInfo(ctx context.Context, r *meta.LogRecord) (LogInfo, error
 	return out, nil
 }
 
-// Info reads a log's record. Errors: ErrNotFound; ErrUnavailable; ErrClosed.
+// Info reads a log's record, and the records of its nodes for NodeInfo.Replaced. Errors: ErrNotFound; ErrUnavailable;
+// ErrClosed.
 func (c *Client) Info(ctx context.Context, name string) (LogInfo, error) {
 	const op = "info"
 	if c.closed() {
@@ -143,7 +144,35 @@ func (c *Client) Info(ctx context.Context, name string) (LogInfo, error) {
 		return LogInfo{}, c.finish(op, name, err)
 	}
 	info, err := c.logInfo(ctx, &log.Record)
+	if err == nil {
+		err = c.markReplaced(ctx, info.Nodes)
+	}
 	return info, c.finish(op, name, err)
+}
+
+// markReplaced compares the nodes of an ensemble with how they are registered. One whose record is gone or damaged stays as
+// it is.
+func (c *Client) markReplaced(ctx context.Context, nodes []NodeInfo) error {
+	errs := make([]error, len(nodes))
+	var wg sync.WaitGroup
+	for i := range nodes {
+		wg.Go(func() {
+			rec, err := c.cat.LoadNode(ctx, protocol.NodeID(nodes[i].Name))
+			switch {
+			case err == nil:
+				nodes[i].Replaced = uint64(rec.Record.Incarnation) != nodes[i].Incarnation
+			case errors.Is(err, meta.ErrUnavailable):
+				errs[i] = err
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Logs iterates over the logs whose name starts with prefix, by name, and reads each record. A record that cannot be used is
@@ -278,6 +307,9 @@ func (c *Client) fence(ctx context.Context, op string, rec *meta.LogRecord, memb
 				n++
 			} else {
 				e.Missing = append(e.Missing, string(members[i].Node))
+				if ok && r.Incarnation != members[i].Incarnation {
+					e.Replaced = append(e.Replaced, string(members[i].Node))
+				}
 			}
 		}
 		need := len(members) - rec.Options.Qw + 1

@@ -323,14 +323,22 @@ func (call *openCall) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		e.Err = fmt.Errorf("given up in stage %q: %w", call.o.Stage(), err)
 	}
-	if kind == ErrUnavailable {
-		call.mu.Lock()
-		for _, m := range call.members {
-			if !call.answered[m.Incarnation] {
-				e.Missing = append(e.Missing, string(m.Node))
-			}
+	if kind != ErrUnavailable {
+		return e
+	}
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	if errors.Is(err, protocol.ErrUnavailable) {
+		e.Err = &plainly{fmt.Sprintf("%s, in stage %q", call.o.Lacks(), call.o.FailedIn()), err}
+	}
+	for _, m := range call.members {
+		if call.answered[m.Incarnation] {
+			continue
 		}
-		call.mu.Unlock()
+		e.Missing = append(e.Missing, string(m.Node))
+		if p := call.nodes[m.Node].node.place.Load(); p != nil && p.inc != m.Incarnation && call.answered[p.inc] {
+			e.Replaced = append(e.Replaced, string(m.Node))
+		}
 	}
 	return e
 }

@@ -390,3 +390,56 @@ func TestFollowAcrossTakeoversAndOutage(t *testing.T) {
 		t.Fatalf("follow ended with %v", err)
 	}
 }
+
+// A node that came back on an empty disk answers, and is not the node that the log knows: an open that fails says so instead
+// of asking for it to be started.
+func TestReplacedDiskIsNamed(t *testing.T) {
+	c := newCluster(t, "n1", "n2", "n3")
+	client := c.client(func(cfg *btrlog.Config) { cfg.Timeout = 2 * time.Second })
+	c.create(client, "orders", btrlog.LogOptions{})
+	w := c.writer(client, "orders")
+	last := fill(t, w, 10)
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.stop("n3")
+	c.wipe("n3")
+	c.start("n3")
+	c.stop("n2")
+	client = c.client(func(cfg *btrlog.Config) { cfg.Timeout = 2 * time.Second })
+	info, err := client.Info(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range info.Nodes {
+		if n.Replaced != (n.Name == "n3") {
+			t.Errorf("info of %s: replaced is %v", n.Name, n.Replaced)
+		}
+	}
+	const says = `; no answer from n2; n3 (running, but with another data directory than the log knows: adopt it with WriterOptions.Replace{"n3": "n3"})`
+	named := func(what string, err error) {
+		t.Helper()
+		var e *btrlog.Error
+		if !errors.As(err, &e) || e.Kind != btrlog.ErrUnavailable || !slices.Equal(e.Missing, []string{"n2", "n3"}) || !slices.Equal(e.Replaced, []string{"n3"}) ||
+			!strings.HasSuffix(err.Error(), says) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err = client.OpenWriter(t.Context(), "orders", btrlog.WriterOptions{})
+	named("open", err)
+	named("delete", client.Delete(t.Context(), "orders"))
+	c.start("n2")
+	w, err = client.OpenWriter(t.Context(), "orders", btrlog.WriterOptions{Replace: map[string]string{"n3": "n3"}})
+	if err != nil || w.Info().Recovered != last {
+		t.Fatalf("open that adopts the node: %v", err)
+	}
+	if info, err = client.Info(t.Context(), "orders"); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range info.Nodes {
+		if n.Replaced {
+			t.Errorf("info after the adoption: %+v", n)
+		}
+	}
+	fill(t, w, 3)
+}

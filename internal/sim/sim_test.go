@@ -97,7 +97,7 @@ func TestSameSeedSameBytes(t *testing.T) {
 // TestMutantsAreKilled proves that the general workload and the content checkers notice a broken rule.
 func TestMutantsAreKilled(t *testing.T) {
 	seeds := map[string]int{
-		"reply-before-commit": 60, "sync-left-out": 10, "take-appends-below-promise": 10, "blank-nodes-vote": 10, "activate-before-record": 10,
+		"reply-before-commit": 120, "sync-left-out": 10, "take-appends-below-promise": 10, "blank-nodes-vote": 10, "activate-before-record": 10,
 		"no-copy-to-newcomers": 20, "no-repair": 10, "commit-out-of-order": 40, "drop-before-archived": 10,
 	}
 	for _, m := range mutants() {

@@ -535,3 +535,18 @@ func (h *hangWriter) Write(p []byte) (int, error) {
 	}
 	return h.ResponseWriter.Write(p)
 }
+
+// The end of the caller's time is said once.
+func TestDeadlineIsSaidOnce(t *testing.T) {
+	both(t, func(t *testing.T, http2 bool) {
+		release := make(chan struct{})
+		s := client(t, Options{}, serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), http2).URL)
+		t.Cleanup(func() { close(release) })
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := s.Head(ctx, "k")
+		if !errors.Is(err, context.DeadlineExceeded) || strings.Count(err.Error(), context.DeadlineExceeded.Error()) != 1 {
+			t.Errorf("head of a silent node: %v", err)
+		}
+	})
+}

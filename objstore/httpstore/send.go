@@ -58,7 +58,9 @@ func (s *Store) send(ctx context.Context, r request) (*answer, error) {
 			s.avoid(n)
 		}
 		if ctx.Err() != nil {
-			f.err = fmt.Errorf("%w (%w)", f.err, ctx.Err())
+			if !errors.Is(f.err, ctx.Err()) { // it may say so already
+				f.err = fmt.Errorf("%w (%w)", f.err, ctx.Err())
+			}
 			break
 		}
 		if !f.next {
