@@ -134,6 +134,8 @@ func advice(err error) string {
 	case btrlog.ErrUnavailable:
 		silent := errors.Is(err, meta.ErrUnavailable) || errors.Is(err, meta.ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
 		switch {
+		case len(e.Replaced) > 0:
+			return adviceOnReplaced(e)
 		case len(e.Missing) > 0:
 			return "start the missing nodes, then run the command again"
 		case silent:
@@ -143,6 +145,25 @@ func advice(err error) string {
 		return "bring back the nodes that held them, or tell the owner of the log"
 	}
 	return ""
+}
+
+// adviceOnReplaced is about nodes that run with other disks than the log knows. They need no start, and waiting does not help; how many others
+// must answer before they can be adopted decides what does.
+func adviceOnReplaced(e *btrlog.Error) string {
+	var silent, pairs []string
+	for _, n := range e.Missing {
+		if !slices.Contains(e.Replaced, n) {
+			silent = append(silent, n)
+		}
+	}
+	for _, n := range e.Replaced {
+		pairs = append(pairs, "--node "+n+"="+n)
+	}
+	adopt := fmt.Sprintf("'btrlog log replace %s %s' adopts what was replaced", e.Log, strings.Join(pairs, " "))
+	if len(silent) > 0 {
+		return "start " + strings.Join(silent, ", ") + "; then " + adopt
+	}
+	return "bring back one of the disks that the log knows of " + strings.Join(e.Replaced, ", ") + "; with enough of them " + adopt
 }
 
 // noSuchLog says what to do about a log that is not there. Only a command that is there to use a log proposes to make it.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"strings"
@@ -188,5 +189,23 @@ func TestNotice(t *testing.T) {
 	stopped(&notTerminal)
 	if notTerminal.Len() > 0 {
 		t.Errorf("what is no terminal is told %q", notTerminal.String())
+	}
+}
+
+// A node that runs with another disk needs no start: the advice names what must come first, and the command that adopts it.
+func TestAdviceOnReplaced(t *testing.T) {
+	for _, c := range []struct {
+		missing, replaced []string
+		want              string
+	}{
+		{[]string{"n1", "n2"}, nil, "start the missing nodes, then run the command again"},
+		{[]string{"n1", "n2"}, []string{"n2"}, "start n1; then 'btrlog log replace orders --node n2=n2' adopts what was replaced"},
+		{[]string{"n1", "n2"}, []string{"n1", "n2"}, "bring back one of the disks that the log knows of n1, n2; with enough of them " +
+			"'btrlog log replace orders --node n1=n1 --node n2=n2' adopts what was replaced"},
+	} {
+		err := &btrlog.Error{Kind: btrlog.ErrUnavailable, Op: "open writer", Log: "orders", Missing: c.missing, Replaced: c.replaced}
+		if got := advice(fmt.Errorf("around it: %w", err)); got != c.want {
+			t.Errorf("missing %v, replaced %v: %q, want %q", c.missing, c.replaced, got, c.want)
+		}
 	}
 }
