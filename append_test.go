@@ -250,43 +250,6 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// TestSteadyStateAllocates counts allocations of the client's path: the nodes of this process are left out by comparing with
-// none. Their share is the same with and without the client's, so the bound is on the sum, and small.
-func TestSteadyStateAllocates(t *testing.T) {
-	c := newCluster(t, "n1", "n2", "n3")
-	client := c.client()
-	c.create(client, "orders", btrlog.LogOptions{Window: 64})
-	w := c.writer(client, "orders")
-	rec := make([]byte, 128)
-	one := func() {
-		lsn, err := w.Append(t.Context(), rec)
-		if err == nil {
-			err = w.Sync(t.Context(), lsn)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 400 { // fills the window's ring, whose buffers are then used again
-		one()
-	}
-	const n = 500
-	best := uint64(1 << 62)
-	for range 3 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		for range n {
-			one()
-		}
-		runtime.ReadMemStats(&after)
-		best = min(best, after.Mallocs-before.Mallocs)
-	}
-	t.Logf("%.3f allocations per append and sync, three nodes included", float64(best)/n)
-	if best > n {
-		t.Errorf("%d allocations for %d appends and syncs", best, n)
-	}
-}
-
 // TestManyLogs has the one acknowledgement thread serve many logs, and nodes of several shards.
 func TestManyLogs(t *testing.T) {
 	c := newCluster(t, "n1", "n2", "n3", "n4")

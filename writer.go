@@ -49,8 +49,9 @@ type Writer struct {
 	result    *protocol.OpenResult
 	peers     []writerPeer
 	sends     []protocol.Send
-	armed     protocol.Time // the thread ticks us by then
-	err       *Error        // final: closed, fenced, lost
+	push      protocol.Watermark // scratch
+	armed     protocol.Time      // the thread ticks us by then
+	err       *Error             // final: closed, fenced, lost
 	closing   bool
 	drained   chan struct{} // closed when a closing writer is settled
 	closed    bool          // a Close has ended
@@ -146,7 +147,7 @@ func memberInfo(e protocol.Ensemble) []NodeInfo {
 // Append gives the next LSN to a copy of rec and sends it to the nodes. It returns without waiting for them; Sync waits. Only
 // when the window is full does it wait for space, until ctx ends (Config.Timeout without a deadline). rec may be empty.
 //
-// An error means, definitely, that no LSN was given out and nothing was written: ErrUnavailable (no window space in time),
+// An error means, definitely, that rec was given no LSN and nothing was written: ErrUnavailable (no window space in time),
 // ErrTooLarge, ErrFenced, ErrNotFound (the log was deleted), ErrClosed.
 func (w *Writer) Append(ctx context.Context, rec []byte) (LSN, error) {
 	_, last, err := w.append(rec, nil)
@@ -251,7 +252,8 @@ func (w *Writer) collect(now protocol.Time) *sendJob {
 		case protocol.SendActivate:
 			job = w.collectOne(job, now, s.Node, w.m.Activation(s.Node))
 		case protocol.SendWatermark:
-			job = w.collectOne(job, now, s.Node, w.m.PushMessage(s.Node))
+			w.m.FillPush(s.Node, &w.push)
+			job = w.collectOne(job, now, s.Node, &w.push)
 		}
 	}
 	return job
@@ -470,7 +472,8 @@ func (w *Writer) checkRecord() {
 // Committed returns the highest LSN known committed: one atomic load. It never goes back.
 func (w *Writer) Committed() LSN { return LSN(w.committed.Load()) }
 
-// Done is closed when the writer has ended: closed, fenced, or lost. Err says which.
+// Done is closed when the writer has ended: closed, fenced, or lost. Err says which. A writer learns from the answers of the
+// nodes that it was fenced: a fenced idle writer with its next append or watermark, and not before.
 func (w *Writer) Done() <-chan struct{} { return w.done }
 
 // Err returns nil while the writer lives, and then why it ended. With Unknown set, From and To are the LSNs that were given

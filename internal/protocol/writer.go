@@ -385,7 +385,14 @@ func (w *Writer) Activation(node int) *Activate {
 
 // PushMessage builds the message of a SendWatermark, with the watermark and seal of now.
 func (w *Writer) PushMessage(node int) *Watermark {
-	return &Watermark{Log: w.cfg.Log, Epoch: w.cfg.Epoch, Incarnation: w.cfg.Ensemble[node].Incarnation, CLSN: w.clsn, Sealed: w.sealed}
+	m := new(Watermark)
+	w.FillPush(node, m)
+	return m
+}
+
+// FillPush is PushMessage into the caller's memory: an idle writer pushes after every append.
+func (w *Writer) FillPush(node int, m *Watermark) {
+	*m = Watermark{Log: w.cfg.Log, Epoch: w.cfg.Epoch, Incarnation: w.cfg.Ensemble[node].Incarnation, CLSN: w.clsn, Sealed: w.sealed}
 }
 
 // Cached returns the payload of an LSN that is still in the ring; it aliases the ring until the next call.

@@ -1,0 +1,5 @@
+//go:build !race
+
+package btrlog_test
+
+const raceDetector = false
