@@ -47,7 +47,8 @@ func (id LogID) String() string { return fmt.Sprintf("%016x", uint64(id)) }
 const (
 	// MaxRecordBytes is the largest record, and the largest sum of the records of one batch.
 	MaxRecordBytes = protocol.MaxRecordBytes
-	// MaxBatchRecords is the most records of one AppendBatch.
+	// MaxBatchRecords is the most records of one AppendBatch. The log's window bounds a batch too: LogOptions.Window, 1024
+	// unless set.
 	MaxBatchRecords = protocol.MaxBatchRecords
 	// MaxNameBytes is the longest name of a log.
 	MaxNameBytes = protocol.MaxNameBytes

@@ -13,8 +13,9 @@ import (
 
 // The kinds of error, each defined by what the caller does. Test with errors.Is; errors.As with *Error gives the details.
 var (
-	// ErrFenced: another writer has opened the log. Definite for whatever was not committed before: it is decided by the new
-	// writer, so it is unknown to this one. Stop writing; open again only if this process is meant to own the log.
+	// ErrFenced: another writer has opened the log, and nothing more is accepted here. Of Append it is definite: no LSN was
+	// given out. Of Sync and Close the outcome is Unknown: the other writer's open has decided which of the LSNs that were given
+	// out and not committed are in the log. Stop writing; open again only if this process is meant to own the log.
 	ErrFenced = errors.New("fenced by a newer writer")
 	// ErrUnavailable: too few log nodes, or the metadata store, answered in time. Error.Missing names the nodes. Retry.
 	ErrUnavailable = errors.New("unavailable")
@@ -32,7 +33,9 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists: the name is taken. Definite.
 	ErrExists = errors.New("exists already")
-	// ErrClosed: the Client or Writer was closed by this process. Definite: nothing was accepted.
+	// ErrClosed: the Client or Writer was closed by this process. Of a call that begins something it is definite: nothing was
+	// accepted. Of Sync, and of a Close after Client.Close, it is Unknown for LSNs that were given out before and not committed:
+	// the next open of the log decides them.
 	ErrClosed = errors.New("closed")
 	// ErrInvalid: an argument or option is not allowed. Definite. Fix the program or the command.
 	ErrInvalid = errors.New("invalid")
@@ -96,7 +99,7 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, "; no answer from %s", strings.Join(silent, ", "))
 	}
 	for _, n := range e.Replaced {
-		fmt.Fprintf(&b, "; %s (running, but with another data directory than the log knows: adopt it with WriterOptions.Replace{%q: %[1]q})", n, n)
+		fmt.Fprintf(&b, "; %s (running, but with another data directory than the log knows: once the others answer, adopt it with WriterOptions.Replace{%q: %[1]q})", n, n)
 	}
 	return b.String()
 }

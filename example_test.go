@@ -49,14 +49,37 @@ func Example() {
 	}
 }
 
-// A commit pipeline: transactions append and go on; one callback completes them, many at a time.
+// Print how far the log is committed.
 func ExampleWriter_OnCommit() {
+	ctx := context.Background()
+	client, err := btrlog.Connect(ctx, btrlog.Config{Nodes: []string{"127.0.0.1:4460"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	w, err := client.OpenWriter(ctx, "wal", btrlog.WriterOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	w.OnCommit(func(lsn btrlog.LSN) { fmt.Println("committed up to", lsn) })
+	for i := range 100 {
+		if _, err := w.Append(ctx, fmt.Appendf(nil, "record %d", i)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := w.Close(ctx); err != nil { // waits for the commit of all, and for the last call
+		log.Fatal(err)
+	}
+}
+
+// A commit pipeline: transactions append and go on; one callback completes them, many at a time.
+func ExampleWriter_OnCommit_pipeline() {
 	type transaction struct {
 		lsn  btrlog.LSN
 		done chan<- error
 	}
 	ctx := context.Background()
-	client, err := btrlog.Connect(ctx, btrlog.Config{Nodes: []string{"10.0.0.1:7070", "10.0.0.2:7070"}})
+	client, err := btrlog.Connect(ctx, btrlog.Config{Nodes: []string{"10.0.0.1:4460", "10.0.0.2:4460"}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -416,7 +416,7 @@ func TestReplacedDiskIsNamed(t *testing.T) {
 			t.Errorf("info of %s: replaced is %v", n.Name, n.Replaced)
 		}
 	}
-	const says = `; no answer from n2; n3 (running, but with another data directory than the log knows: adopt it with WriterOptions.Replace{"n3": "n3"})`
+	const says = `; no answer from n2; n3 (running, but with another data directory than the log knows: once the others answer, adopt it with WriterOptions.Replace{"n3": "n3"})`
 	named := func(what string, err error) {
 		t.Helper()
 		var e *btrlog.Error

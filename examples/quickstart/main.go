@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 
@@ -15,7 +16,9 @@ func main() {
 	check(err)
 	defer client.Close()
 	_, err = client.Create(ctx, "orders", btrlog.LogOptions{}) // three nodes, write quorum two
-	check(err)
+	if !errors.Is(err, btrlog.ErrExists) {                     // it is there from the second run on
+		check(err)
+	}
 	w, err := client.OpenWriter(ctx, "orders", btrlog.WriterOptions{}) // fences whoever wrote before
 	check(err)
 	lsn, err := w.Append(ctx, []byte("hello")) // returns at once
