@@ -10,6 +10,7 @@ import (
 
 // In a log node's store the tools speak of logs and labels, beside the running node and after it.
 func TestLSTOfANode(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "dev")
 	c := mustCluster(t, dir)
 	logArgs := func(args ...string) []string { return append([]string{"log", "--nodes", c.nodes()}, args...) }

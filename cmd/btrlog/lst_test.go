@@ -117,6 +117,7 @@ type verifyResult struct {
 }
 
 func TestLSTHealthy(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []lst.Mode{lst.Buffered, lst.Direct} {
 		dir := newStore(t, lst.Options{Mode: mode})
 		unchanged(t, dir, func() {
@@ -342,6 +343,7 @@ func TestLSTPlainCopy(t *testing.T) {
 }
 
 func TestLSTTruncated(t *testing.T) {
+	t.Parallel()
 	whole := newStore(t, lst.Options{})
 	active, _ := activeSegment(whole)
 	files, _ := filepath.Glob(filepath.Join(whole, "*.lst"))
@@ -391,6 +393,7 @@ func cutFile(path string, size int64) error {
 }
 
 func TestLSTFlipped(t *testing.T) {
+	t.Parallel()
 	whole := newStore(t, lst.Options{})
 	for _, c := range []struct {
 		segment int
@@ -504,6 +507,7 @@ func TestLSTForeignFiles(t *testing.T) {
 // A writer that appends, rolls, trims and drops as fast as it can, by its own trims or by its budget: each verify sees one
 // moment, and it is sound.
 func TestLSTBesideWriter(t *testing.T) {
+	t.Parallel()
 	for _, opt := range []lst.Options{
 		{SegmentBytes: 256 << 10, SnapshotRecords: 1000},
 		{SegmentBytes: 256 << 10, SnapshotRecords: 1000, Mode: lst.Direct, DiskBudgetBytes: 4 << 20, DropOldest: true},
