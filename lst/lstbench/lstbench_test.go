@@ -53,7 +53,7 @@ func TestInterleave(t *testing.T) {
 		}
 		return 2 * time.Second, nil
 	}, func(int) (time.Duration, error) { order += "B"; return time.Second, nil }, func(int, int) error { return nil })
-	if err != nil || x.Value != 2 || x.Low != 2 || x.High != 2 || x.Blocks != 5 || order != strings.Repeat("AB", 6) {
+	if err != nil || x.Value != 2 || x.Low != 2 || x.High != 2 || x.Blocks != 5 || x.FastA != 2*time.Second || x.FastB != time.Second || order != strings.Repeat("AB", 6) {
 		t.Errorf("%+v, %v, %s", x, err, order)
 	}
 }

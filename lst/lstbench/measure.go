@@ -19,6 +19,7 @@ type Side func(block int) (time.Duration, error)
 type Ratio struct {
 	Value, Low, High float64 // of the medians; quartiles of the ratios of neighbouring blocks
 	A, B             time.Duration
+	FastA, FastB     time.Duration // the fastest blocks: what other work on the machine disturbed least
 	Blocks           int
 }
 
@@ -51,6 +52,7 @@ func Interleave(blocks int, a, b Side, progress func(done, total int) error) (Ra
 	return Ratio{
 		Value: ma / mb, Low: Quantile(pairs, .25), High: Quantile(pairs, .75), Blocks: blocks,
 		A: time.Duration(ma * 1e9), B: time.Duration(mb * 1e9),
+		FastA: time.Duration(as[0] * 1e9), FastB: time.Duration(bs[0] * 1e9), // Quantile has sorted them
 	}, nil
 }
 
@@ -77,6 +79,7 @@ func (r *Result) spread(values []float64) {
 func (r *Result) SetRatio(x Ratio, a, b string, ops int) {
 	r.Value, r.Low, r.High, r.Blocks, r.Unit = x.Value, x.Low, x.High, x.Blocks, "×"
 	r.Note("median of a block of %d: %s %s each, %s %s each", ops, a, each(x.A, ops), b, each(x.B, ops))
+	r.Note("fastest block of each: %s and %s, %s ×", each(x.FastA, ops), each(x.FastB, ops), Number(x.FastA.Seconds()/max(x.FastB.Seconds(), 1e-9)))
 }
 
 func each(d time.Duration, ops int) string {
