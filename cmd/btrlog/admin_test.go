@@ -79,6 +79,7 @@ func TestCreateSaysWhatItSurvives(t *testing.T) {
 	} {
 		name := "survives-" + strings.NewReplacer(" ", "", "--", "", ",", "").Replace(args) + "-x"
 		out := good(t, "", onShared(t, append(append([]string{"create"}, strings.Fields(args)...), name)...)...)
+		deleteAfter(t, name)
 		if _, second, _ := strings.Cut(out, "\n"); second != want {
 			t.Errorf("create %s says %q, want %q in its second line", args, out, want)
 		}

@@ -164,6 +164,7 @@ func TestCutInput(t *testing.T) {
 func TestInfoAndList(t *testing.T) {
 	name := "info-" + newLog(t)
 	good(t, "", onShared(t, "create", "--n", "1", "--segment", "1MiB", "--window", "64", "--flush-age", "-1s", "--retain-age", "48h", "--retain", "1GiB", name)...)
+	deleteAfter(t, name)
 	if got := good(t, "", onShared(t, "info", name)...); !strings.Contains(got, "epoch       0: never opened\n") || !strings.Contains(got, "tail        0\n") {
 		t.Errorf("info of a new log:\n%s", got)
 	}
@@ -201,6 +202,7 @@ func TestInfoAndList(t *testing.T) {
 	// The list is by name, whatever the order of creation.
 	for _, n := range []string{"list-c", "list-a", "list-b"} {
 		good(t, "", onShared(t, "create", n)...)
+		deleteAfter(t, n)
 	}
 	var names []string
 	for line := range strings.Lines(good(t, "", onShared(t, "list", "--prefix", "list-", "--json")...)) {
@@ -256,6 +258,7 @@ func TestMemoryDurability(t *testing.T) {
 	if got := good(t, "", onShared(t, "create", "--durability", "memory", name)...); !strings.HasSuffix(got, "durability memory\n2 of 3: a crash of 2 nodes at once may lose acknowledged records; takes more while 1 node is down\n") {
 		t.Errorf("create says %q", got)
 	}
+	deleteAfter(t, name)
 	if got := good(t, "a\n", onShared(t, "append", name)...); got != "appended 1 record, LSN 1, committed in memory\n" {
 		t.Errorf("append says %q", got)
 	}

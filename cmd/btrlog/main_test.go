@@ -320,7 +320,13 @@ func newLog(t *testing.T) string {
 	t.Helper()
 	name := strings.ReplaceAll(t.Name(), "/", "-")
 	good(t, "", onShared(t, "create", name)...)
+	deleteAfter(t, name)
 	return name
+}
+
+// deleteAfter deletes a log of the shared cluster when the test ends, so that the test can be repeated.
+func deleteAfter(t *testing.T, name string) {
+	t.Cleanup(func() { good(t, "", onShared(t, "delete", "--yes", name)...) })
 }
 
 // eventually tries until ok.
