@@ -254,7 +254,7 @@ func allocations(r *run) ([]Result, error) {
 		}
 		// Streams, batches and buffers are made before: the steady state is what counts.
 		// A leaf holds 256 records of a stream: with fewer, its slots still grow.
-		if err := l.fill(r, max(n/4, r.Scale.of(20, 600, 600)*streams), r.Scale.of(1, 100, 100), pick); err != nil {
+		if err := l.fill(r, max(n/4, r.Scale.of(20, 300, 600)*streams), r.Scale.of(1, 100, 100), pick); err != nil {
 			return nil, err
 		}
 		count, err := mallocs(func() error {

@@ -65,7 +65,7 @@ func spaceSteady(r *run) ([]Result, error) {
 
 func (r *run) spaceSteady(own bool) (Result, error) {
 	const payload, batch, streams, segments = 150, 20, 100, 64
-	segment := r.Scale.pick(2<<20, 16<<20, 64<<20)
+	segment := r.Scale.pick(2<<20, 8<<20, 64<<20)
 	const samplesWanted = 200
 	// Of an owner who trims, six segments of the budget are for dead bytes, index and the next segment.
 	window := (segments - 6) * segment / (payload + 10) / batch // batches
@@ -156,7 +156,7 @@ func spaceKeyValue(r *run) ([]Result, error) {
 	}
 	defer s.Close()
 	l := newLoader(s, 1, value, r.Seed)
-	rewrites := r.Scale.of(500_000, 3_000_000, 20_000_000)
+	rewrites := r.Scale.of(500_000, 1_500_000, 20_000_000)
 	var key [8]byte
 	live := int64(keys * (len(key) + value))
 	var samples []float64
