@@ -187,8 +187,7 @@ func (r *Reader) readOne(ctx context.Context, op string, x protocol.LSN, dst []b
 		if rec, err = r.cold.Read(ctx, x, r.coldWatermark(), dst); err == nil {
 			return append(dst, rec.Data...), true, nil // in place, where dst had the room
 		}
-		var miss *archive.NotFoundError
-		if errors.As(err, &miss) {
+		if miss := r.coldMiss(err, x); miss != nil {
 			f, err = r.fetch(ctx, op, x, x, 1, miss)
 		}
 	}
@@ -370,8 +369,25 @@ func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, mis
 	if miss.Next > from {
 		end = min(end, miss.Next-1)
 	}
-	return found{}, nil, &Error{Kind: ErrDataLoss, Op: op, Log: r.name, From: LSN(from), To: LSN(end),
-		Err: errors.New("no node that could know has a copy, and no archived object does")}
+	why := errors.New("no node that could know has a copy, and no archived object does")
+	if miss.Cause != nil {
+		why = fmt.Errorf("no node that could know has a copy, and what is archived cannot be read: %w", miss.Cause)
+	}
+	return found{}, nil, &Error{Kind: ErrDataLoss, Op: op, Log: r.name, From: LSN(from), To: LSN(end), Err: why}
+}
+
+// coldMiss returns the archive's miss at x, or nil if the error is another one. Damage of the objects that hold x is a miss with a
+// cause: it does not end by waiting, so it must not look like an outage.
+func (r *Reader) coldMiss(err error, x protocol.LSN) *archive.NotFoundError {
+	var miss *archive.NotFoundError
+	var unreadable *archive.UnreadableError
+	switch {
+	case errors.As(err, &miss):
+		return miss
+	case errors.As(err, &unreadable) && errors.Is(err, archive.ErrDamaged):
+		return &archive.NotFoundError{Log: r.id, LSN: x, Next: unreadable.Next, Cause: unreadable}
+	}
+	return nil
 }
 
 // ask asks one member. Only answers of the recorded incarnation count; their watermark is noted.

@@ -180,7 +180,7 @@ func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out fun
 			if !flush() {
 				return next, nil, context.Cause(ctx)
 			}
-			if errors.As(err, &miss) {
+			if miss = r.coldMiss(err, next); miss != nil {
 				return next, miss, nil
 			}
 			return next, nil, err

@@ -39,9 +39,16 @@ type NotFoundError struct {
 	LSN protocol.LSN
 	// Next is the lowest LSN above that the archive could serve now; 0: none.
 	Next protocol.LSN
+	// Cause, if not nil, says that objects should have it and cannot be read.
+	Cause error
 }
 
+func (e *NotFoundError) Unwrap() error { return e.Cause }
+
 func (e *NotFoundError) Error() string {
+	if e.Cause != nil {
+		return fmt.Sprintf("archive: log %v: LSN %d cannot be read: %v", e.Log, e.LSN, e.Cause)
+	}
 	return fmt.Sprintf("archive: log %v: LSN %d is not in the archive (the next one that is: %d)", e.Log, e.LSN, e.Next)
 }
 
@@ -116,11 +123,31 @@ func (t *attempt) fail(o *object, err error) {
 
 func (t *attempt) err() error {
 	var all []error
-	for _, err := range t.failed {
+	u := &UnreadableError{}
+	for k, err := range t.failed {
 		all = append(all, err)
+		if u.Next == 0 || k.Last+1 < u.Next {
+			u.Next = k.Last + 1
+		}
 	}
-	return errors.Join(all...)
+	if len(all) == 0 {
+		return nil
+	}
+	u.Err = errors.Join(all...)
+	return u
 }
+
+// UnreadableError says that objects hold an LSN and none of them can be read. It wraps ErrDamaged or ErrTooNew, with the keys.
+type UnreadableError struct {
+	// Next is the first LSN behind one of these objects: there the archive may go on.
+	Next protocol.LSN
+	Err  error
+}
+
+func (e *UnreadableError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what is wrong with each object.
+func (e *UnreadableError) Unwrap() error { return e.Err }
 
 // elsewhere says that another object may serve what this one did not.
 func elsewhere(err error) bool { return errors.Is(err, ErrDamaged) || errors.Is(err, ErrTooNew) }
