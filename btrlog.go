@@ -105,8 +105,8 @@ type LogOptions struct {
 	Durability Durability
 	// FlushAge is the age at which a segment is archived although it is not full. Default 5 minutes; negative is never.
 	FlushAge time.Duration
-	// RetainAge and RetainBytes trim by themselves what was archived longer ago, and the oldest beyond so many bytes; zero
-	// keeps everything.
+	// RetainAge and RetainBytes say what is to be kept: what was archived longer ago, and the oldest beyond so many bytes, may
+	// be trimmed; zero keeps everything. They are on record; nothing trims by itself yet, call Trim.
 	RetainAge   time.Duration
 	RetainBytes int64
 }

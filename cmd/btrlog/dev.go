@@ -67,7 +67,7 @@ func devCommand() *cobra.Command {
 
 func (o *devFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	signal.Ignore(syscall.SIGPIPE) // who reads our output may go; the cluster stays
-	if err := o.check(cmd); err != nil {
+	if err := errors.Join(o.check(cmd), checkSegmentFile(o.segment)); err != nil {
 		return err
 	}
 	lock, err := o.claim(cmd.Flags().Changed("nodes"))

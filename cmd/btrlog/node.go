@@ -65,7 +65,18 @@ func nodeCommand() *cobra.Command {
 
 func storageFlags(cmd *cobra.Command, buffered *bool, segment *byteSize) {
 	cmd.Flags().BoolVar(buffered, "buffered", false, "write through the page cache with fdatasync, instead of direct writes into preallocated files")
-	cmd.Flags().Var(segment, "segment-file", "size of a segment file of the storage engine (default 64MiB)")
+	cmd.Flags().Var(segment, "segment-file", "size of a segment file of the storage engine, at least 20MiB, so that the largest record fits (default 64MiB)")
+}
+
+// minSegmentFile is twice the largest append and some room: an engine takes nothing that is larger than half a file, and a node
+// that can never store a record that the client may give out would hold up its log for ever.
+const minSegmentFile = 20 << 20
+
+func checkSegmentFile(n byteSize) error {
+	if n != 0 && n < minSegmentFile {
+		return usagef("--segment-file is %d bytes, at least 20MiB are needed for the largest record", int64(n))
+	}
+	return nil
 }
 
 func (o *nodeFlags) run(ctx context.Context, cmd *cobra.Command) error {
@@ -73,6 +84,9 @@ func (o *nodeFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	o.cfg.Root = flagOrEnv(cmd, "root", o.cfg.Root, envRoot)
 	o.cfg.SegmentBytes, o.cfg.DiskBudgetBytes = int64(o.segment), int64(o.budget)
 	o.cfg.Log = serverLogger(cmd, o.verbose)
+	if err := checkSegmentFile(o.segment); err != nil {
+		return err
+	}
 	if err := o.check(cmd); err != nil {
 		return err
 	}
