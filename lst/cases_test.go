@@ -419,7 +419,7 @@ func readersWhileDropping(t *testing.T, cache int) {
 	}
 	var b Batch
 	dropped := 0
-	for seq := uint64(0); seq < 4000; seq++ {
+	for seq := uint64(0); seq < 2000; seq++ {
 		b.Reset()
 		for k := 1; k <= 4; k++ {
 			b.Append(sid(k), seq, payload(k, int(seq), 100))
@@ -448,7 +448,7 @@ func readersWhileDropping(t *testing.T, cache int) {
 		t.Fatal(err)
 	default:
 	}
-	if dropped < 10 || reads.Load() == 0 {
+	if dropped < 5 || reads.Load() == 0 {
 		t.Fatalf("%d segments dropped, %d reads", dropped, reads.Load())
 	}
 	if n := openDescriptors(t, dir); n > opt.MaxOpenFiles+8 {

@@ -64,6 +64,7 @@ func (r *Reader) At(number uint64) (*Reader, error) {
 	}
 	at := &Reader{dir: r.dir, opt: r.opt, fixed: true}
 	ix := newIndex(newFileSet(r.opt.FS, r.dir, r.opt.MaxOpenFiles), nil)
+	ix.attached = true
 	rep := &RecoveryReport{}
 	rec := &recovery{fs: r.opt.FS, dir: r.dir, ix: ix, readOnly: true, rep: rep}
 	if err := rec.until(found); err != nil {

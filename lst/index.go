@@ -127,13 +127,14 @@ type segLive struct {
 // index is the in-memory index. Reading needs no lock; all methods below that
 // change it are called by one goroutine at a time.
 type index struct {
-	streams trie[stream]
-	byID    map[StreamID]*stream // the writer's way to the same streams: one look instead of a descent
-	kvs     trie[kvEntry]
-	files   *fileSet
-	cache   *tailCache
-	lock    sync.Locker               // excludes the writer; readers take it for cold state only
-	cold    atomic.Pointer[coldState] // what the restart has not read yet
+	streams  trie[stream]
+	byID     map[StreamID]*stream // the writer's way to the same streams: one look instead of a descent
+	kvs      trie[kvEntry]
+	files    *fileSet
+	cache    *tailCache
+	attached bool                      // of a Reader: the files are another process's
+	lock     sync.Locker               // excludes the writer; readers take it for cold state only
+	cold     atomic.Pointer[coldState] // what the restart has not read yet
 
 	live         map[uint32]*segLive // records that are not trimmed, per segment
 	liveSeg      uint32              // the one counted last

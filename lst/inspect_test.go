@@ -93,7 +93,7 @@ func TestInspectEveryByteFlipped(t *testing.T) {
 		}
 		for _, seg := range healthy.Segments {
 			data, _ := s.disk.ReadFile(seg.File)
-			for off := int64(0); off < int64(len(data)); off += 3 * int64(*damageStride) {
+			for off := int64(0); off < int64(len(data)); off += 3 * int64(stride()) {
 				disk := s.disk.Clone()
 				bad := append([]byte(nil), data...)
 				bad[off] ^= 1 << (off % 8)
@@ -145,7 +145,7 @@ func TestInspectEveryTruncation(t *testing.T) {
 				continue
 			}
 			data, _ := s.disk.ReadFile("/db/" + name)
-			for n := 0; n < len(data); n += 3 * *damageStride {
+			for n := 0; n < len(data); n += 3 * stride() {
 				disk := s.disk.Clone()
 				disk.WriteFile("/db/"+name, data[:n])
 				opt := s.opt

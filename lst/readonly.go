@@ -46,6 +46,7 @@ func (r *Reader) Refresh() error {
 	var err error
 	for try := 0; try < readerTries; try++ {
 		ix := newIndex(newFileSet(r.opt.FS, r.dir, r.opt.MaxOpenFiles), nil)
+		ix.attached = true
 		rep := &RecoveryReport{}
 		start := r.opt.Now()
 		rec := &recovery{fs: r.opt.FS, dir: r.dir, ix: ix, readOnly: true, rep: rep, deferZeros: true}

@@ -116,6 +116,9 @@ func (v View) Get(id StreamID, seq uint64, dst []byte) ([]byte, error) {
 		}
 		// The segment went between looking and reading: the index knows by now
 		// that the record was trimmed, or replaced elsewhere.
+		if v.ix.attached {
+			return dst, fmt.Errorf("%w: segment %s was dropped after this reader's last Refresh", ErrTrimmed, segmentName(s.at.seg()))
+		}
 		if try == 3 {
 			return dst, fmt.Errorf("lst: segment %s of record %d in stream %v is gone", segmentName(s.at.seg()), seq, id)
 		}
