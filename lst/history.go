@@ -261,3 +261,64 @@ func (r *recovery) lastRoot(s *recSegment, f vfs.File, hi int64) (*rootInfo, err
 	}
 	return nil, nil
 }
+
+// newestRoot looks for the newest root frame of the last segment, from its end
+// backwards; nil if there is none. What it finds is a frame that was written, not
+// yet a snapshot that is whole.
+func (r *recovery) newestRoot() (*rootInfo, error) {
+	s := r.last
+	f, err := r.fs.Open(s.path, vfs.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	hi, err := r.usedTo(s, f)
+	if err != nil {
+		return nil, err
+	}
+	return r.lastRoot(s, f, hi)
+}
+
+// rootIn reads the root frame that may begin at off, where b was found; nil if
+// there is none.
+func (r *recovery) rootIn(s *recSegment, b []byte, off int64) (*rootInfo, error) {
+	at := mkpos(s.number, off)
+	if len(b) < frameHeadBytes {
+		return nil, nil
+	}
+	h, ok := readFrameHead(b, at, s.head.salt)
+	if !ok || h.kind != kindRoot || off+frameHeadBytes+int64(h.length) > s.size {
+		return nil, nil
+	}
+	root, err := r.readRoot(at)
+	var c *Corruption
+	if errors.As(err, &c) {
+		return nil, nil // torn: the walk judges that
+	}
+	return root, err
+}
+
+// usedTo is a place in s that no root frame worth finding lies behind: the end of
+// a file that grows; in a zero-filled one the end of the data to some 100 KiB. If
+// zeros in the data mislead it, an older root is found, which does as well.
+func (r *recovery) usedTo(s *recSegment, f vfs.File) (int64, error) {
+	if s.head.flags&flagZeroed == 0 {
+		return s.size, nil
+	}
+	const step = 128 << 10
+	used, free := int64(0), (s.size+step-1)/step // the block at used holds data
+	var probe, zero [4096]byte
+	for used+1 < free {
+		mid := (used + free) / 2
+		n, err := f.ReadAt(probe[:], mid*step)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		if bytes.Equal(probe[:n], zero[:n]) {
+			free = mid
+		} else {
+			used = mid
+		}
+	}
+	return min(s.size, free*step), nil
+}

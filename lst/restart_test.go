@@ -66,7 +66,7 @@ func restartStore(t *testing.T, mode Mode, streams, records int) (RecoveryReport
 func TestRestartFlatInStreams(t *testing.T) {
 	records := 40_000
 	if underRace && *restartStreams == 20_000 {
-		*restartStreams, records = 3000, 20_000
+		*restartStreams = 3000
 	}
 	for _, mode := range []Mode{Buffered, Direct} {
 		few, _ := restartStore(t, mode, 100, records)

@@ -75,7 +75,11 @@ func TestAppendDoesNotAllocate(t *testing.T) {
 		one()
 	}
 	// The disk in memory allocates as its file grows: a handful of times.
-	if n := testing.AllocsPerRun(20_000, one); n > 0.5 {
+	limit := 0.5
+	if underRace {
+		limit = 2 // its instruments allocate
+	}
+	if n := testing.AllocsPerRun(20_000, one); n > limit {
 		t.Fatalf("%.2f allocations per append", n)
 	}
 }
