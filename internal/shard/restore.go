@@ -43,6 +43,11 @@ func (c *Core) restore(inc protocol.Incarnation, now protocol.Time) error {
 		}
 	}
 	d.tell(m)
+	// The listings above have no error of their own: a damaged index shows what it can. What it does not show would be called
+	// absent (P3), so the shard must not serve.
+	if err := v.Err(); err != nil {
+		return fmt.Errorf("what the store holds cannot be listed: %w", err)
+	}
 	for _, s := range m.Logs() {
 		m.RestoreDone(s.Log)
 	}
@@ -70,6 +75,9 @@ func (c *Core) sweep() error {
 		}
 		return c.batch.Len() < maxSweep
 	})
+	if err := v.Err(); err != nil {
+		return fmt.Errorf("what the store holds cannot be listed: %w", err)
+	}
 	if c.batch.Len() == 0 {
 		return nil
 	}
