@@ -31,6 +31,7 @@ help: ## List the targets
 	@echo 'make test                  formatting, vet, lint, all tests under the race detector, $(SEEDS) simulator seeds'
 	@echo 'make demo                  three nodes, a writer that dies, a second that takes over, every byte compared'
 	@echo 'make fuzz FUZZTIME=10m     every fuzz target, one after another, so long each'
+	@echo 'make bench-lst             the storage engine beside its peers; writes docs/BENCHMARKS.md, some minutes'
 	@echo 'make clean                 remove bin and .cache'
 	@echo
 	@echo 'Stages of make test, each runs alone too: check-fmt check-vet check-lint check-race check-sim'
@@ -95,6 +96,15 @@ fuzz: ## Every fuzz target
 	done < <(go list -f '{{.Dir}}' ./... | while read -r d; do grep -nH '^func Fuzz[A-Za-z0-9_]*(' "$$d"/*_test.go 2>/dev/null || true; done | sed "s|^$(CURDIR)/|./|"); \
 	[ "$$found" -gt 0 ] || { echo "no fuzz target found"; exit 1; }; \
 	echo "$$found fuzz targets, nothing found"
+
+# A module of its own, so that its peers are in nobody's module graph.
+.PHONY: bench-lst
+bench-lst: ## The storage engine beside its peers
+	cd bench && go run ./cmd/lstpeers
+
+.PHONY: check-bench
+check-bench:
+	@cd bench && go vet ./...
 
 .PHONY: clean
 clean: ## Remove what was built
