@@ -51,7 +51,7 @@ func TestSeeds(t *testing.T) {
 	t.Log(sum.text())
 	c := sum.table()
 	for _, name := range required {
-		if slices.Contains([]string{"DamagedSeen", "PartialActivations", "AppliedButUnknown", "NoSpace", "TornWrites"}, name) {
+		if slices.Contains([]string{"DamagedSeen", "PartialActivations", "AppliedButUnknown", "TornWrites"}, name) {
 			continue // rare
 		}
 		if c[name] == 0 {
