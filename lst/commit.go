@@ -252,6 +252,14 @@ func (s *Store) makeRoom(need int64, class roomClass) error {
 	if need+linkRoom > s.opt.SegmentBytes-2*int64(max(s.active.head.block, headerBytes)) {
 		return fmt.Errorf("%w: batch of %d bytes does not fit into a segment of %d", ErrTooLarge, need, s.opt.SegmentBytes)
 	}
+	if class == roomRecords {
+		if err := s.overBudget(0, false); err != nil {
+			return err // the active segment is the one above the budget
+		}
+	} else {
+		s.housekeeping++
+		defer func() { s.housekeeping-- }()
+	}
 	want := need + linkRoom + int64(s.active.head.block)
 	if want <= s.room() {
 		if s.spare != nil || want+s.keepFree(class) <= s.room() {
@@ -264,6 +272,11 @@ func (s *Store) makeRoom(need int64, class roomClass) error {
 		}
 		if want <= s.room() {
 			return nil
+		}
+	}
+	if class == roomRecords {
+		if err := s.overBudget(s.opt.SegmentBytes, false); err != nil {
+			return err // the spare is the one above the budget
 		}
 	}
 	if err := s.roll(); err != nil {
@@ -307,7 +320,8 @@ func (s *Store) keepFree(class roomClass) int64 {
 	case roomRecords:
 		return s.reserve()
 	case roomPut:
-		return s.reserve() / 2
+		// A base snapshot must still fit behind them, or nothing could be dropped any more.
+		return max(s.reserve()/2, min(s.opt.SegmentBytes/2, s.snap.baseBytes+s.snap.baseBytes/4+16<<10))
 	}
 	return 0
 }
@@ -405,7 +419,7 @@ func (s *Store) roll() error {
 		s.wantSpare = true
 	} else {
 		// Who needs the next segment before the keeper comes round waits for it.
-		s.reclaiming = s.opt.DropOldest && s.overBudget(s.opt.SegmentBytes) != nil
+		s.reclaiming = s.opt.DropOldest && s.overBudget(s.opt.SegmentBytes, false) != nil
 		s.kick()
 	}
 	return nil

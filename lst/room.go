@@ -16,6 +16,9 @@ func (s *Store) HasRoom(bytes int64) bool {
 	case bytes+linkRoom > s.opt.SegmentBytes-2*int64(max(s.active.head.block, headerBytes)):
 		s.mu.Unlock()
 		return false
+	case s.overBudget(0, false) != nil, s.spare != nil && want > s.room() && s.overBudget(s.opt.SegmentBytes, false) != nil:
+		s.mu.Unlock()
+		return false // what is left is for freeing space
 	case s.spare != nil || want+s.reserve() <= s.room():
 		s.mu.Unlock()
 		return true
@@ -31,5 +34,5 @@ func (s *Store) HasRoom(bytes int64) bool {
 	s.ensureSpare()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.spare != nil || s.err != nil
+	return s.err != nil || s.spare != nil && s.overBudget(s.opt.SegmentBytes, false) == nil
 }

@@ -229,7 +229,7 @@ func (s *Store) ensureSpare() {
 	}
 	number := s.active.head.number + 1
 	cut := s.cutEnd != 0
-	if over := s.overBudget(s.opt.SegmentBytes); over != nil {
+	if over := s.overBudget(s.opt.SegmentBytes, s.housekeeping > 0); over != nil {
 		s.spareErr = over
 		s.cond.Broadcast()
 		s.mu.Unlock()
@@ -262,12 +262,19 @@ func (s *Store) ensureSpare() {
 }
 
 // overBudget says why more bytes do not fit into the disk budget. Under mu.
-func (s *Store) overBudget(more int64) error {
+// above admits one segment above the budget, for trims, snapshots and key-values
+// alone: a store that could not even write what frees its space would be full
+// for ever (T6).
+func (s *Store) overBudget(more int64, above bool) error {
 	if s.opt.DiskBudgetBytes == 0 || s.cutEnd != 0 {
 		return nil
 	}
+	limit := s.opt.DiskBudgetBytes
+	if above && !s.opt.DropOldest {
+		limit += s.opt.SegmentBytes
+	}
 	n := int64(len(*s.ix.files.list.Load()))
-	if used := n * s.opt.SegmentBytes; used+more > s.opt.DiskBudgetBytes {
+	if used := n * s.opt.SegmentBytes; used+more > limit {
 		return fmt.Errorf("%w: %d segments of %d bytes use the disk budget of %d bytes; trim streams and reclaim",
 			ErrNoSpace, n, s.opt.SegmentBytes, s.opt.DiskBudgetBytes)
 	}

@@ -56,6 +56,7 @@ type Store struct {
 	durable   pos // the device holds everything before it
 
 	urgent       int  // calls that wait for the next segment
+	housekeeping int  // calls in makeRoom for what is not a record: they may go one segment above the budget
 	reclaiming   bool // segments are being dropped for space
 	expired      uint64
 	expiredUpTo  uint32
@@ -185,7 +186,7 @@ func (s *Store) upkeep() {
 	s.mu.Lock()
 	needSync := s.snap.needSync || len(s.retired) > 4
 	busy := s.opt.Inline && len(s.inflight) > 0 // the owner's writes come first
-	over := s.spare == nil && s.overBudget(s.opt.SegmentBytes) != nil
+	over := s.spare == nil && s.overBudget(s.opt.SegmentBytes, false) != nil
 	tight := !busy && (over && (s.reclaimable() || s.opt.DropOldest) || s.opt.RetainAge > 0)
 	s.reclaiming = tight && over // also set by roll, until this has run once
 	s.mu.Unlock()
