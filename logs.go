@@ -286,6 +286,7 @@ func (c *Client) Delete(ctx context.Context, name string) error {
 // fence makes a read quorum of the recorded nodes promise the record's epoch.
 func (c *Client) fence(ctx context.Context, op string, rec *meta.LogRecord, members protocol.Ensemble) error {
 	promised := make([]bool, len(members))
+	replaced := make([]bool, len(members)) // as of its last answer: the last round may be cut short by ctx
 	for {
 		answers := c.askAll(ctx, members, func(i int) protocol.Message {
 			if promised[i] {
@@ -304,11 +305,14 @@ func (c *Client) fence(ctx context.Context, op string, rec *meta.LogRecord, memb
 			case ok && r.Incarnation == members[i].Incarnation && (r.Status == protocol.StatusOK || r.Status == protocol.StatusDeleted):
 				promised[i] = true
 			}
+			if ok {
+				replaced[i] = r.Incarnation != members[i].Incarnation
+			}
 			if promised[i] {
 				n++
 			} else {
 				e.Missing = append(e.Missing, string(members[i].Node))
-				if ok && r.Incarnation != members[i].Incarnation {
+				if replaced[i] {
 					e.Replaced = append(e.Replaced, string(members[i].Node))
 				}
 			}
