@@ -59,9 +59,9 @@ func ExampleWriter_AppendBatch() {
 	all.Wait()
 }
 
-// Undo: a transaction rolls back and reads its own records, newest first. The writer still holds what it wrote recently, so
-// that it costs no network; an older record comes from a log node, a very old one from the object store.
-func ExampleReader_Read() {
+// Undo: a transaction rolls back and reads its own records, newest first, committed or not. The writer still holds what it
+// wrote recently, so that it costs no network; an older record comes from a log node, a very old one from the object store.
+func ExampleWriter_Read() {
 	ctx := context.Background()
 	client, err := btrlog.Connect(ctx, btrlog.Config{StoreURL: "file:///var/lib/btrlog/store"})
 	if err != nil {
@@ -69,10 +69,6 @@ func ExampleReader_Read() {
 	}
 	defer client.Close()
 	w, err := client.OpenWriter(ctx, "wal", btrlog.WriterOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	r, err := client.OpenReader(ctx, "wal")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -86,13 +82,10 @@ func ExampleReader_Read() {
 		return lsn
 	}
 	last := write(write(0, "a = 1"), "b = 2")
-	if err := w.Sync(ctx, last); err != nil { // only what is committed can be read
-		log.Fatal(err)
-	}
 
 	var buf []byte
 	for lsn := last; lsn != 0; {
-		buf, err = r.Read(ctx, lsn, buf[:0]) // the memory is used again
+		buf, err = w.Read(ctx, lsn, buf[:0]) // the memory is used again
 		if err != nil {
 			log.Fatal(err)
 		}

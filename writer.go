@@ -64,6 +64,7 @@ type Writer struct {
 	expire    protocol.Time // earliest time limit of a waiter
 
 	callbacks callbacks
+	own       ownReader
 }
 
 // writerPeer is one node of the ensemble, at the index that the machine uses.
@@ -505,20 +506,6 @@ func (w *Writer) Trim(ctx context.Context, before LSN) error {
 		w.c.noteTrim(w.id, log.Record.TrimBefore)
 	}
 	return w.c.finish(op, w.name, err)
-}
-
-// cached returns a committed record that is still in the writer's window, appended to dst.
-func (w *Writer) cached(x LSN, dst []byte) ([]byte, bool) {
-	if x > w.Committed() {
-		return nil, false
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	data, ok := w.m.Cached(protocol.LSN(x))
-	if !ok {
-		return nil, false
-	}
-	return append(dst, data...), true
 }
 
 func (p *writerPeer) address(at *place) ring.Addr {
