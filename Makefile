@@ -78,6 +78,7 @@ check-race:
 
 .PHONY: check-sim
 check-sim: build
+	@go test -vet=off -timeout 240s ./internal/sim
 	@bin/btrlog sim run --seeds $(SEEDS) --from $(FROM)
 
 .PHONY: demo

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"runtime/debug"
 )
 
 const usage = `usage: btrlog sim run     [--seeds N] [--from S] [-v] [--json]
@@ -35,6 +36,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprint(stderr, usage)
 		return 2
 	}
+	// A world is small and makes much garbage: memory for time.
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	switch args[0] {
 	case "run":
 		return mainRun(Options{From: *from, Seeds: *seeds, Trace: *verbose}, *asJSON, stdout)

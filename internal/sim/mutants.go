@@ -54,16 +54,15 @@ type Verdict struct {
 	CPU    float64 `json:"-"`
 }
 
-// hunt runs a mutant over seeds until one kills it.
+// hunt runs a mutant over seeds until one kills it: the first that does.
 func hunt(m Mutant, from uint64, n int) Verdict {
 	v := Verdict{Name: m.Name, Breaks: m.Breaks}
-	for i := range n {
-		o := runSeed(from+uint64(i), m, false)
+	inOrder(0, n, func(i int) outcome { return runSeed(from+uint64(i), m, false) }, func(i int, o outcome) bool {
 		v.Seeds++
 		if o.failure != nil {
 			v.Killed, v.Seed, v.By, v.How, v.Events = true, o.failure.Seed, o.failure.Rule, o.failure.Message, o.counters.Events
-			return v
 		}
-	}
+		return !v.Killed
+	})
 	return v
 }

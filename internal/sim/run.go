@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
 	"path/filepath"
 	"sort"
 	"strings"
@@ -55,7 +54,7 @@ func runSeed(seed uint64, m Mutant, verbose bool) (o outcome) {
 		}
 		w.c.Events = w.steps
 		w.c.VirtualMS = int(w.now / millisecond)
-		o = outcome{failure: w.failure, counters: w.c, sum: w.sum.Sum64()}
+		o = outcome{failure: w.failure, counters: w.c, sum: uint64(w.sum)}
 		if w.trace != nil {
 			w.traceDisks()
 			o.trace = w.trace.Bytes()
@@ -110,9 +109,9 @@ func (w *world) traceDisks() {
 		}
 		for _, f := range files {
 			b, err := n.disk.ReadFile(filepath.Join(shardDir, f))
-			h := fnv.New64a()
-			h.Write(b)
-			w.tracef("disk of %s: %s: %d bytes, %016x, %v", n.id, f, len(b), h.Sum64(), err)
+			var sum digest
+			sum.bytes(b)
+			w.tracef("disk of %s: %s: %d bytes, %016x, %v", n.id, f, len(b), uint64(sum), err)
 		}
 	}
 }

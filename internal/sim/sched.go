@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"iter"
@@ -18,19 +17,47 @@ type event struct {
 	fn  func()
 }
 
+// eventHeap is a binary heap, earliest event first. (container/heap would box every event.)
 type eventHeap []event
 
-func (h eventHeap) Len() int { return len(h) }
-func (h eventHeap) Less(i, j int) bool {
+func (h eventHeap) less(i, j int) bool {
 	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].seq < h[j].seq
 }
-func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
-func (h *eventHeap) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	old[len(old)-1] = event{}
-	*h = old[:len(old)-1]
+
+func (h *eventHeap) push(e event) {
+	q := append(*h, e)
+	*h = q
+	for i := len(q) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !q.less(i, up) {
+			break
+		}
+		q[i], q[up] = q[up], q[i]
+		i = up
+	}
+}
+
+func (h *eventHeap) pop() event {
+	q := *h
+	e, n := q[0], len(q)-1
+	q[0] = q[n]
+	q[n] = event{}
+	q = q[:n]
+	*h = q
+	for i := 0; ; {
+		down := 2*i + 1
+		if down >= n {
+			break
+		}
+		if down+1 < n && q.less(down+1, down) {
+			down++
+		}
+		if !q.less(down, i) {
+			break
+		}
+		q[i], q[down] = q[down], q[i]
+		i = down
+	}
 	return e
 }
 
@@ -49,7 +76,7 @@ func newScheduler() *scheduler { return &scheduler{procs: map[*proc]bool{}} }
 // at runs fn at instant t, or now when t is past.
 func (s *scheduler) at(t protocol.Time, fn func()) {
 	s.seq++
-	heap.Push(&s.events, event{max(t, s.now), s.seq, fn})
+	s.events.push(event{max(t, s.now), s.seq, fn})
 }
 
 func (s *scheduler) after(d protocol.Time, fn func()) { s.at(s.now+d, fn) }
@@ -65,7 +92,7 @@ func (s *scheduler) run(until protocol.Time, done func() bool) bool {
 			s.now = until
 			return done()
 		}
-		e := heap.Pop(&s.events).(event)
+		e := s.events.pop()
 		s.now = e.at
 		s.steps++
 		e.fn()

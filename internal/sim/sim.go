@@ -14,6 +14,7 @@ package sim
 
 import (
 	"fmt"
+	"runtime"
 	"sort"
 	"strings"
 	"time"
@@ -29,6 +30,9 @@ type Options struct {
 	Trace bool
 	// Progress, if not nil, is called after each seed.
 	Progress func(seed uint64, f *Failure)
+	// Workers is how many seeds run at a time; 0 is one for each processor. Every world is alone with its seed, so the report is the same
+	// for any number.
+	Workers int
 }
 
 // Report is what a run over seeds found.
@@ -41,7 +45,10 @@ type Report struct {
 	// seeds on.
 	Missing []string      `json:"missing,omitempty"`
 	Elapsed time.Duration `json:"elapsed_ns"`
-	text    string
+	CPU     time.Duration `json:"cpu_ns"` // of the whole process, over the run
+	// Sum is over every packet of every seed with its time: the same seeds give the same sum, on any machine.
+	Sum  uint64 `json:"sum"`
+	text string
 }
 
 // requiredSeeds is how many seeds must do everything at least once.
@@ -50,16 +57,17 @@ const requiredSeeds = 100
 // OK reports whether nothing was violated and nothing left untried.
 func (r *Report) OK() bool { return len(r.Failures) == 0 && len(r.Missing) == 0 }
 
-// Run runs seeds, one after another. A failing seed is run a second time with a trace when Options ask for it; if it does
+// Run runs seeds. A failing seed is run a second time with a trace when Options ask for it; if it does
 // not fail again in the same way, that is reported too: determinism is part of the promise.
 func Run(o Options) *Report {
-	start := time.Now()
+	start, cpu := time.Now(), cpuTime()
 	r := &Report{From: o.From, Seeds: o.Seeds}
 	var sum counters
-	for i := range o.Seeds {
+	var bytes digest
+	inOrder(o.Workers, o.Seeds, func(i int) outcome { return runSeed(o.From+uint64(i), o.Mutant, false) }, func(i int, out outcome) bool {
 		seed := o.From + uint64(i)
-		out := runSeed(seed, o.Mutant, false)
 		sum.merge(&out.counters)
+		bytes.word(out.sum)
 		if f := out.failure; f != nil {
 			if o.Trace {
 				again := runSeed(seed, o.Mutant, true)
@@ -73,7 +81,9 @@ func Run(o Options) *Report {
 		if o.Progress != nil {
 			o.Progress(seed, out.failure)
 		}
-	}
+		return true
+	})
+	r.Sum = uint64(bytes)
 	r.Counters, r.text = sum.table(), sum.text()
 	if o.Seeds >= requiredSeeds {
 		for _, name := range required {
@@ -82,8 +92,38 @@ func Run(o Options) *Report {
 			}
 		}
 	}
-	r.Elapsed = time.Since(start)
+	r.Elapsed, r.CPU = time.Since(start), cpuTime()-cpu
 	return r
+}
+
+// inOrder runs work(0), work(1) … work(n−1) on several goroutines and hands the results to use in order, on the caller's,
+// until use returns false. At most a few results wait for their turn.
+func inOrder[T any](workers, n int, work func(i int) T, use func(i int, result T) bool) {
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	results := make(chan chan T, workers-1)
+	stop := make(chan struct{})
+	go func() {
+		defer close(results)
+		for i := range n {
+			result := make(chan T, 1)
+			select {
+			case results <- result:
+			case <-stop:
+				return
+			}
+			go func() { result <- work(i) }()
+		}
+	}()
+	defer close(stop)
+	i := 0
+	for result := range results {
+		if !use(i, <-result) {
+			return
+		}
+		i++
+	}
 }
 
 // Mutants hunts every mutant over at most n seeds each and returns the verdicts in order.
@@ -101,10 +141,10 @@ func Mutants(from uint64, n int, each func(Verdict)) []Verdict {
 
 // Summary is the last line of a run.
 func (r *Report) Summary() string {
-	s := r.Elapsed.Seconds()
-	return fmt.Sprintf("seeds=%d failed=%d missing=%d commits=%d takeovers=%d faults=%d commits/s=%.0f takeovers/s=%.0f faults/s=%.0f elapsed=%.1fs",
+	s := max(r.CPU.Seconds(), 1e-3)
+	return fmt.Sprintf("seeds=%d failed=%d missing=%d commits=%d takeovers=%d faults=%d; per CPU-second: commits=%.0f takeovers=%.0f faults=%.0f; cpu=%.1fs elapsed=%.1fs sum=%016x",
 		r.Seeds, len(r.Failures), len(r.Missing), r.Counters["Commits"], r.Counters["Takeovers"], r.faults(),
-		float64(r.Counters["Commits"])/s, float64(r.Counters["Takeovers"])/s, float64(r.faults())/s, s)
+		float64(r.Counters["Commits"])/s, float64(r.Counters["Takeovers"])/s, float64(r.faults())/s, s, r.Elapsed.Seconds(), r.Sum)
 }
 
 // faults counts what the nemesis did; lost and doubled packets are not among it.

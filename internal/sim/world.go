@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"hash"
-	"hash/fnv"
 	"math/rand/v2"
 	"time"
 
@@ -44,7 +42,7 @@ type world struct {
 
 	failure *Failure
 	trace   *bytes.Buffer // nil unless asked for
-	sum     hash.Hash64   // of every packet with its time: two runs of a seed must agree
+	sum     digest        // of every packet with its time: two runs of a seed must agree
 }
 
 // simLog is one log of the world.
@@ -55,7 +53,7 @@ type simLog struct {
 
 func newWorld(seed uint64, m Mutant, verbose bool) *world {
 	p := draw(seed)
-	w := &world{scheduler: newScheduler(), p: p, mutant: m, byID: map[protocol.NodeID]*node{}, clients: 1000, sum: fnv.New64a(),
+	w := &world{scheduler: newScheduler(), p: p, mutant: m, byID: map[protocol.NodeID]*node{}, clients: 1000,
 		load: derive(seed, "load"), chance: derive(seed, "faults"), ids: derive(seed, "ids"), opening: map[protocol.LogID]int{},
 		targets: map[*client]protocol.Ensemble{}}
 	if verbose {
@@ -147,14 +145,10 @@ func (w *world) tracef(format string, args ...any) {
 
 // tracePacket adds every packet to the sum and, when a trace is kept, its messages to the trace.
 func (w *world) tracePacket(from, to endpoint, what string, packet []byte) {
-	var head [24]byte
-	for i, v := range [3]uint64{uint64(w.now), uint64(from), uint64(to)} {
-		for j := range 8 {
-			head[8*i+j] = byte(v >> (8 * j))
-		}
-	}
-	w.sum.Write(head[:])
-	w.sum.Write(packet)
+	w.sum.word(uint64(w.now))
+	w.sum.word(uint64(from))
+	w.sum.word(uint64(to))
+	w.sum.bytes(packet)
 	if w.trace == nil {
 		return
 	}
