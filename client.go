@@ -21,6 +21,7 @@ import (
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/ring"
+	"github.com/btrlog/btrlog/internal/storecount"
 	"github.com/btrlog/btrlog/internal/wire"
 	"github.com/btrlog/btrlog/objstore"
 	"github.com/btrlog/btrlog/objstore/httpstore"
@@ -42,6 +43,7 @@ type Client struct {
 
 	sock      *ring.Socket
 	transport *http.Transport
+	dialer    httpstore.Dialer
 	http      *http.Client
 
 	ctx    context.Context // ends with Close; parent of everything in the background
@@ -57,7 +59,11 @@ type Client struct {
 	jobs    jobPool
 	waiters waiterPool
 	trims   trims
-	packet  packetState // of the acknowledgement thread
+
+	counters counters
+	requests requests
+
+	packet packetState // of the acknowledgement thread
 
 	closeOnce sync.Once
 }
@@ -73,10 +79,12 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	defer done()
 	c := &Client{cfg: cfg, log: cfg.Logger, begin: time.Now()}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	c.requests.metadata = storecount.New("metadata", &c.requests.health)
+	c.requests.archive = storecount.New("archive", &c.requests.health)
 	c.makeHTTP()
 	fail := func(kind error, err error) (*Client, error) {
 		c.cancel(ErrClosed)
-		c.transport.CloseIdleConnections()
+		c.closeHTTP()
 		if c.owned && c.store != nil {
 			_ = c.store.Close() // it is the first error that counts
 		}
@@ -85,7 +93,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if err := c.openStore(ctx); err != nil {
 		return fail(ErrUnavailable, err)
 	}
-	cat, err := meta.New(c.store, meta.Config{Root: c.cfg.Root, Random: random64, Now: time.Now, Sleep: sleep})
+	cat, err := meta.New(c.requests.metadata.Wrap(c.store), meta.Config{Root: c.cfg.Root, Random: random64, Now: time.Now, Sleep: sleep})
 	if err != nil {
 		return fail(ErrInvalid, err)
 	}
@@ -247,7 +255,7 @@ func (c *Client) Close() error {
 		c.over = true
 		c.spawnMu.Unlock()
 		c.wg.Wait()
-		c.transport.CloseIdleConnections()
+		c.closeHTTP()
 		if c.owned {
 			err = wrap("close", "", c.store.Close())
 		}

@@ -34,12 +34,19 @@ func (c *Client) makeHTTP() {
 	var p http.Protocols
 	p.SetUnencryptedHTTP2(true)
 	c.transport = &http.Transport{
+		DialContext:         c.dialer.DialContext,
 		Protocols:           &p,
 		MaxIdleConnsPerHost: 2,
 		IdleConnTimeout:     90 * time.Second,
 		HTTP2:               &http.HTTP2Config{MaxReadFrameSize: 1 << 20, SendPingTimeout: 2 * time.Second, PingTimeout: 2 * time.Second},
 	}
 	c.http = &http.Client{Transport: c.transport}
+}
+
+// closeHTTP ends what makeHTTP began: no connection stays behind, whether or not it counts as idle yet.
+func (c *Client) closeHTTP() {
+	c.transport.CloseIdleConnections()
+	c.dialer.CloseAll()
 }
 
 // parcel is one message for the HTTP path. body is shared between the nodes that get it and never written to.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
@@ -76,7 +77,7 @@ type taken struct {
 
 // takeover takes the token (P1), drives the opener, and installs (P7). live, if not nil, is the writer that re-opens its own
 // log: its owner must still stand, and it is told of the token before any node is.
-func (c *Client) takeover(ctx context.Context, op, name string, o *WriterOptions, live *Writer) (*taken, error) {
+func (c *Client) takeover(ctx context.Context, op, name string, o *WriterOptions, live *Writer) (_ *taken, err error) {
 	var known *meta.Log
 	if len(o.Nodes) > 0 || len(o.Replace) > 0 {
 		// A target that cannot work is refused before the token is taken, or a typing error would cost the old writer its log.
@@ -93,6 +94,8 @@ func (c *Client) takeover(ctx context.Context, op, name string, o *WriterOptions
 	if live != nil {
 		raise = live.raise(raise)
 	}
+	began := time.Now()
+	defer func() { c.countOpen(began, err) }()
 	raised, err := c.cat.RaiseEpoch(ctx, name, raise)
 	if err != nil {
 		return nil, err
@@ -361,6 +364,7 @@ func (call *openCall) onAck(now protocol.Time, h wire.Header, a *protocol.Ack) {
 	defer call.mu.Unlock()
 	if a.Epoch == call.epoch { // others are meant for a writer of this process
 		call.heard(h)
+		call.c.counters.refusal(a.Status)
 	}
 	call.o.Handle(now, a)
 }
@@ -369,6 +373,7 @@ func (call *openCall) onMessage(now protocol.Time, h wire.Header, m protocol.Mes
 	call.mu.Lock()
 	defer call.mu.Unlock()
 	call.heard(h)
+	call.c.counters.refusal(statusOf(m))
 	if r, ok := m.(*protocol.OpenReply); ok && !whole && r.Log == call.id && r.Epoch == call.epoch && r.Status == protocol.StatusOK && r.Through < protocol.MaxLSN {
 		// The node holds more than a datagram can tell. The opener takes one answer per node, so it must be the one that
 		// is told over HTTP.

@@ -73,7 +73,7 @@ func (c *Client) openReader(ctx context.Context, name string) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := archive.New(c.store, archive.Options{Root: c.cfg.Root})
+	a, err := archive.New(c.requests.archive.Wrap(c.store), archive.Options{Root: c.cfg.Root})
 	if err != nil {
 		return nil, err
 	}

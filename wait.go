@@ -265,17 +265,18 @@ func (w *Writer) lost(op string, lsn LSN) error {
 func (w *Writer) appendWhenRoom(ctx context.Context, op string, rec []byte, recs [][]byte) (first, last protocol.LSN, err error) {
 	wt := w.startWait(ctx, 0)
 	defer w.c.waiters.put(wt)
-	for head := false; ; head = true {
+	began := max(w.c.now(), 1)
+	for since := protocol.Time(0); ; since = began {
 		w.mu.Lock()
 		var job *sendJob
-		if first, last, job, err = w.appendLocked(rec, recs, head); err != errNoRoom {
+		if first, last, job, err = w.appendLocked(rec, recs, since); err != errNoRoom {
 			w.passOn(wt)
 			w.mu.Unlock()
 			w.c.transmit(job)
 			return first, last, err
 		}
 		// Back into the queue under the lock of the attempt: a commit between the two would be missed.
-		w.space.push(wt, head)
+		w.space.push(wt, since != 0)
 		w.expire = min(w.expire, wt.limit)
 		w.rearm()
 		w.mu.Unlock()

@@ -65,6 +65,9 @@ type Writer struct {
 
 	callbacks callbacks
 	own       ownReader
+
+	mode   mode
+	stamps stamps
 }
 
 // writerPeer is one node of the ensemble, at the index that the machine uses.
@@ -107,6 +110,7 @@ func (c *Client) newWriter(ctx context.Context, name string, t *taken, o *Writer
 	w := &Writer{c: c, name: name, id: cfg.Log, m: m, rec: t.rec, owner: t.rec.Owner(), result: t.result, armed: never, expire: never, done: make(chan struct{}),
 		drained: make(chan struct{})}
 	w.t = newTimer(w)
+	w.mode = modeOf(Durability(t.rec.Options.Durability))
 	w.ctx, w.cancel = context.WithCancel(c.ctx)
 	w.committed.Store(uint64(m.Committed()))
 	w.peers = w.connect(ctx, cfg.Ensemble)
@@ -192,20 +196,21 @@ var errNoRoom = protocol.ErrWindowFull
 // append is the hot path: lock, one step of the machine, one encoding, unlock, one system call for all nodes.
 func (w *Writer) append(rec []byte, recs [][]byte) (first, last protocol.LSN, err error) {
 	w.mu.Lock()
-	first, last, job, err := w.appendLocked(rec, recs, false)
+	first, last, job, err := w.appendLocked(rec, recs, 0)
 	w.mu.Unlock()
 	w.c.transmit(job)
 	return first, last, err
 }
 
-// appendLocked appends rec, or recs if that is not nil. head says that the caller is the first of those who wait for space.
-func (w *Writer) appendLocked(rec []byte, recs [][]byte, head bool) (first, last protocol.LSN, job *sendJob, err error) {
+// appendLocked appends rec, or recs if that is not nil. since is when the caller began to wait, if he is the first of those who
+// wait for space; zero: he has not waited.
+func (w *Writer) appendLocked(rec []byte, recs [][]byte, since protocol.Time) (first, last protocol.LSN, job *sendJob, err error) {
 	switch {
 	case w.err != nil:
 		return 0, 0, nil, w.err
 	case w.closing:
 		return 0, 0, nil, closedError("append", w.name)
-	case w.reopening || (!head && !w.space.empty()):
+	case w.reopening || (since == 0 && !w.space.empty()):
 		return 0, 0, nil, errNoRoom
 	}
 	now := w.c.now()
@@ -218,6 +223,12 @@ func (w *Writer) appendLocked(rec []byte, recs [][]byte, head bool) (first, last
 	if err != nil {
 		return 0, 0, nil, err
 	}
+	stamp := stamp{given: now}
+	if since != 0 {
+		stamp.queued = now - since
+	}
+	w.stamps.add(w.m.Committed(), first, last, stamp)
+	w.c.counters.appended[w.mode].Add(uint64(last - first + 1))
 	job = w.collect(now)
 	w.rearm()
 	return first, last, job, nil
@@ -356,6 +367,9 @@ func (w *Writer) onAck(now protocol.Time, h wire.Header, a *protocol.Ack) {
 			}
 		}
 	}
+	if Epoch(a.Epoch) == Epoch(w.m.Epoch()) {
+		w.c.counters.refusal(a.Status)
+	}
 	w.m.HandleAck(now, a)
 }
 
@@ -384,6 +398,7 @@ func (w *Writer) advance(now protocol.Time) *sendJob {
 		return nil
 	}
 	if c := uint64(w.m.Committed()); c > w.committed.Load() {
+		w.countCommit(now, protocol.LSN(w.committed.Load()), protocol.LSN(c))
 		w.committed.Store(c)
 		w.syncs.release(LSN(c))
 		w.space.wakeFirst()
@@ -425,6 +440,8 @@ func (w *Writer) end(e *Error) {
 		return
 	}
 	w.err = e
+	w.c.countEnd(e)
+	w.stamps = stamps{}
 	w.syncs.fail()
 	w.space.fail()
 	w.c.routes.remove(w.id, w)
@@ -436,12 +453,14 @@ func (w *Writer) end(e *Error) {
 func (w *Writer) clientClosed() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	e := &Error{Kind: ErrClosed, Op: "write", Log: w.name, Epoch: Epoch(w.m.Epoch()), Err: errors.New("the client was closed")}
+	e := &Error{Kind: ErrClosed, Op: "write", Log: w.name, Epoch: Epoch(w.m.Epoch()), Err: errClientClosed}
 	if next := w.m.Next(); next-1 > w.m.Committed() {
 		e.From, e.To, e.Unknown = LSN(w.m.Committed()+1), LSN(next-1), true
 	}
 	w.end(e)
 }
+
+var errClientClosed = errors.New("the client was closed")
 
 // checkRecord reads the log's record after a refusal, until it can be read: one refusal alone is not loss (P10).
 func (w *Writer) checkRecord() {

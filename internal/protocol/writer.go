@@ -192,6 +192,20 @@ func (w *Writer) Epoch() Epoch       { return w.cfg.Epoch }
 func (w *Writer) Ensemble() Ensemble { return w.cfg.Ensemble }
 func (w *Writer) Err() error         { return w.err }
 
+// WatermarkLag sums over the members the committed LSNs of which they are not known to have heard that they are.
+func (w *Writer) WatermarkLag() (lag LSN) {
+	for i := range w.nodes {
+		// A member that has acknowledged nothing yet is not known to hold anything; what it lacks begins with this reign.
+		if wm := max(w.nodes[i].wm, w.cfg.B); wm < w.clsn {
+			lag += w.clsn - wm
+		}
+	}
+	return lag
+}
+
+// Retained returns how many records the writer holds in memory, and their bytes.
+func (w *Writer) Retained() (records, bytes int) { return int(w.next - w.low), w.unack + w.kept }
+
 // NeedsRecordCheck reports, once, that a node refused with a higher epoch: the driver reads the log's record and calls
 // RecordSeen. One refusal alone is not loss (X6).
 func (w *Writer) NeedsRecordCheck() bool {

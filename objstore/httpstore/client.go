@@ -58,6 +58,7 @@ func New(baseURLs []string, o Options) (objstore.Store, error) {
 		o.IdleTimeout = 10 * time.Second
 	}
 	s := &Store{o: o}
+	s.dialer.Dialer = net.Dialer{Timeout: o.DialTimeout, KeepAlive: 15 * time.Second}
 	for i, b := range baseURLs {
 		base, err := checkBase(b)
 		if err != nil {
@@ -95,6 +96,7 @@ type Store struct {
 	// preferred is the index of the node that the next request begins with.
 	preferred         atomic.Int64
 	http1, http2, tls *http.Transport
+	dialer            Dialer
 	closed            atomic.Bool
 }
 
@@ -117,7 +119,7 @@ func (s *Store) transport(set func(*http.Protocols)) *http.Transport {
 	p := new(http.Protocols)
 	set(p)
 	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: s.o.DialTimeout, KeepAlive: 15 * time.Second}).DialContext,
+		DialContext:            s.dialer.DialContext,
 		TLSHandshakeTimeout:    s.o.DialTimeout,
 		TLSClientConfig:        s.o.TLS,
 		Protocols:              p,
@@ -134,12 +136,16 @@ func (s *Store) transport(set func(*http.Protocols)) *http.Transport {
 // String names the first node.
 func (s *Store) String() string { return s.name }
 
-// Close closes idle connections.
+// Close closes all connections.
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	s.closeIdle()
+	s.dialer.CloseAll()
 	return nil
 }
+
+// Connections returns how many TCP connections are open.
+func (s *Store) Connections() int { return s.dialer.Open() }
 
 func (s *Store) closeIdle() {
 	s.http1.CloseIdleConnections()
