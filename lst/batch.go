@@ -40,6 +40,8 @@ type Batch struct {
 	done  chan commitResult
 	force bool
 	loc   Location
+
+	reserve bool // see UseReserve
 }
 
 type commitResult struct {
@@ -49,8 +51,12 @@ type commitResult struct {
 
 // Reset empties the batch and keeps its memory.
 func (b *Batch) Reset() {
-	b.body, b.ops, b.adds, b.err = b.body[:0], b.ops[:0], 0, nil
+	b.body, b.ops, b.adds, b.err, b.reserve = b.body[:0], b.ops[:0], 0, nil, false
 }
+
+// UseReserve lets the batch's records into the store's reserve when there is no
+// other space (Options.ReserveBytes), until the next Reset.
+func (b *Batch) UseReserve() { b.reserve = true }
 
 // Len is the number of operations in the batch.
 func (b *Batch) Len() int { return len(b.ops) }

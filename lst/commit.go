@@ -252,14 +252,13 @@ func (s *Store) makeRoom(need int64, class roomClass) error {
 	if need+linkRoom > s.opt.SegmentBytes-2*int64(max(s.active.head.block, headerBytes)) {
 		return fmt.Errorf("%w: batch of %d bytes does not fit into a segment of %d", ErrTooLarge, need, s.opt.SegmentBytes)
 	}
-	if class == roomRecords {
-		if err := s.overBudget(0, false); err != nil {
-			return err // the active segment is the one above the budget
+	if class >= roomReserve {
+		if err := s.overBudget(0, class); err != nil {
+			return err // the active segment is one above what these may use
 		}
-	} else {
-		s.housekeeping++
-		defer func() { s.housekeeping-- }()
 	}
+	s.asking[class]++
+	defer func() { s.asking[class]-- }()
 	want := need + linkRoom + int64(s.active.head.block)
 	if want <= s.room() {
 		if s.spare != nil || want+s.keepFree(class) <= s.room() {
@@ -274,9 +273,9 @@ func (s *Store) makeRoom(need int64, class roomClass) error {
 			return nil
 		}
 	}
-	if class == roomRecords {
-		if err := s.overBudget(s.opt.SegmentBytes, false); err != nil {
-			return err // the spare is the one above the budget
+	if class >= roomReserve {
+		if err := s.overBudget(s.opt.SegmentBytes, class); err != nil {
+			return err // the spare is one above what these may use
 		}
 	}
 	if err := s.roll(); err != nil {
@@ -294,12 +293,17 @@ type roomClass uint8
 const (
 	roomFree    roomClass = iota // trims, deletes and snapshots: down to the last byte
 	roomPut                      // key-values alone: without a limit they would eat what the trims need
+	roomReserve                  // records that may use the reserve
 	roomRecords                  // records
+	roomClasses
 )
 
 // room is the batch's class.
 func (b *Batch) room() roomClass {
-	if b.adds > 0 {
+	switch {
+	case b.adds > 0 && b.reserve:
+		return roomReserve
+	case b.adds > 0:
 		return roomRecords
 	}
 	for i := range b.ops {
@@ -316,12 +320,15 @@ func (b *Batch) room() roomClass {
 
 // keepFree is the room that batches of a class leave in the last segment.
 func (s *Store) keepFree(class roomClass) int64 {
+	// A base snapshot must still fit behind key-values, or nothing could be dropped any more.
+	put := max(s.reserve()/2, min(s.opt.SegmentBytes/2, s.snap.baseBytes+s.snap.baseBytes/4+16<<10))
 	switch class {
 	case roomRecords:
-		return s.reserve()
+		return max(s.reserve(), put)
+	case roomReserve:
+		return (max(s.reserve(), put) + put) / 2
 	case roomPut:
-		// A base snapshot must still fit behind them, or nothing could be dropped any more.
-		return max(s.reserve()/2, min(s.opt.SegmentBytes/2, s.snap.baseBytes+s.snap.baseBytes/4+16<<10))
+		return put
 	}
 	return 0
 }
@@ -419,7 +426,7 @@ func (s *Store) roll() error {
 		s.wantSpare = true
 	} else {
 		// Who needs the next segment before the keeper comes round waits for it.
-		s.reclaiming = s.opt.DropOldest && s.overBudget(s.opt.SegmentBytes, false) != nil
+		s.reclaiming = s.opt.DropOldest && s.overBudget(s.opt.SegmentBytes, roomRecords) != nil
 		s.kick()
 	}
 	return nil

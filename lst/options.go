@@ -79,6 +79,11 @@ type Options struct {
 	// another segment beyond it are refused with ErrNoSpace until Reclaim can
 	// drop one. 0 means no limit.
 	DiskBudgetBytes int64
+	// ReserveBytes is how far above DiskBudgetBytes, in whole segments, batches
+	// with records may go that Batch.UseReserve marks: for what an owner must be
+	// able to write although its store is full. Trims, snapshots and key-values may
+	// go one segment further. 0 means none.
+	ReserveBytes int64
 	// DropOldest makes the store keep within DiskBudgetBytes by itself: instead of
 	// refusing it trims every stream past the oldest segment, and drops that. Not
 	// for owners whose data must be somewhere else first.
@@ -135,6 +140,10 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.SnapshotInterval == 0 {
 		o.SnapshotInterval = 10 * time.Second
+	}
+	o.ReserveBytes -= o.ReserveBytes % o.SegmentBytes
+	if o.ReserveBytes < 0 || o.ReserveBytes > 0 && o.DropOldest {
+		return o, fmt.Errorf("%w: ReserveBytes %d; with DropOldest there is no reserve, and none is needed", ErrInvalid, o.ReserveBytes)
 	}
 	if o.SnapshotRecords < 0 || o.SnapshotBytes < 0 || o.SnapshotInterval < 0 || o.DiskBudgetBytes < 0 || o.MaxOpenFiles < 0 {
 		return o, fmt.Errorf("%w: negative limit in Options", ErrInvalid)

@@ -116,7 +116,7 @@ func (s *Store) dueSegment() uint32 {
 	s.mu.Lock()
 	list := *s.ix.files.list.Load()
 	active, last := s.active.head.number, s.lastAppendMS
-	over := s.opt.DropOldest && s.spare == nil && s.overBudget(s.opt.SegmentBytes, false) != nil
+	over := s.opt.DropOldest && s.spare == nil && s.overBudget(s.opt.SegmentBytes, roomRecords) != nil
 	s.mu.Unlock()
 	if over && len(list) > 1 {
 		due = list[0].number

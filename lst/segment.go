@@ -229,7 +229,9 @@ func (s *Store) ensureSpare() {
 	}
 	number := s.active.head.number + 1
 	cut := s.cutEnd != 0
-	if over := s.overBudget(s.opt.SegmentBytes, s.housekeeping > 0); over != nil {
+	class := s.mostUrgent()
+	s.reserveAsked = false
+	if over := s.overBudget(s.opt.SegmentBytes, class); over != nil {
 		s.spareErr = over
 		s.cond.Broadcast()
 		s.mu.Unlock()
@@ -261,16 +263,33 @@ func (s *Store) ensureSpare() {
 	s.mu.Unlock()
 }
 
-// overBudget says why more bytes do not fit into the disk budget. Under mu.
-// above admits one segment above the budget, for trims, snapshots and key-values
-// alone: a store that could not even write what frees its space would be full
-// for ever (T6).
-func (s *Store) overBudget(more int64, above bool) error {
+// mostUrgent is what the next segment is for: the most urgent of the calls that wait
+// for room, or records. Under mu.
+func (s *Store) mostUrgent() roomClass {
+	for class := roomFree; class < roomRecords; class++ {
+		if s.asking[class] > 0 {
+			return class
+		}
+	}
+	if s.reserveAsked {
+		return roomReserve
+	}
+	return roomRecords
+}
+
+// overBudget says why more bytes of a class do not fit into the disk budget. Under
+// mu. What may use the reserve goes above the budget by that, and trims, snapshots
+// and key-values by one more segment: a store that could not even write what frees
+// its space would be full for ever (T6).
+func (s *Store) overBudget(more int64, class roomClass) error {
 	if s.opt.DiskBudgetBytes == 0 || s.cutEnd != 0 {
 		return nil
 	}
 	limit := s.opt.DiskBudgetBytes
-	if above && !s.opt.DropOldest {
+	if class <= roomReserve {
+		limit += s.opt.ReserveBytes
+	}
+	if class < roomReserve && !s.opt.DropOldest {
 		limit += s.opt.SegmentBytes
 	}
 	n := int64(len(*s.ix.files.list.Load()))

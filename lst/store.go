@@ -55,9 +55,10 @@ type Store struct {
 	applied   pos // the index holds everything before it
 	durable   pos // the device holds everything before it
 
-	urgent       int  // calls that wait for the next segment
-	housekeeping int  // calls in makeRoom for what is not a record: they may go one segment above the budget
-	reclaiming   bool // segments are being dropped for space
+	urgent       int              // calls that wait for the next segment
+	asking       [roomClasses]int // calls in makeRoom, by what they are for
+	reserveAsked bool             // the next segment is for what may use the reserve
+	reclaiming   bool             // segments are being dropped for space
 	expired      uint64
 	expiredUpTo  uint32
 	lastAppendMS int64
@@ -186,7 +187,7 @@ func (s *Store) upkeep() {
 	s.mu.Lock()
 	needSync := s.snap.needSync || len(s.retired) > 4
 	busy := s.opt.Inline && len(s.inflight) > 0 // the owner's writes come first
-	over := s.spare == nil && s.overBudget(s.opt.SegmentBytes, false) != nil
+	over := s.spare == nil && s.overBudget(s.opt.SegmentBytes, roomRecords) != nil
 	tight := !busy && (over && (s.reclaimable() || s.opt.DropOldest) || s.opt.RetainAge > 0)
 	s.reclaiming = tight && over // also set by roll, until this has run once
 	s.mu.Unlock()
