@@ -106,7 +106,7 @@ type LogOptions struct {
 	// FlushAge is the age at which a segment is archived although it is not full. Default 5 minutes; negative is never.
 	FlushAge time.Duration
 	// RetainAge and RetainBytes say what is to be kept: what was archived longer ago, and the oldest beyond so many bytes, may
-	// be trimmed; zero keeps everything. They are on record; nothing trims by itself yet, call Trim.
+	// be trimmed; zero keeps everything. The nodes look every ten minutes unless told otherwise, and trim whole segments.
 	RetainAge   time.Duration
 	RetainBytes int64
 }

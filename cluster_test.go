@@ -28,6 +28,8 @@ type cluster struct {
 	ports map[string]int
 	zones map[string]string
 	root  string
+	// collectEvery is for nodes that are started from here on.
+	collectEvery time.Duration
 }
 
 // countingStore counts requests by kind of key.
@@ -73,7 +75,7 @@ func newCluster(t *testing.T, names ...string) *cluster {
 
 func newClusterAt(t *testing.T, root string, names ...string) *cluster {
 	t.Helper()
-	base := memory.New(memory.Options{})
+	base := memory.New(memory.Options{Now: time.Now})
 	c := &cluster{t: t, store: &countingStore{Store: base}, inner: &countingStore{Store: base}, nodes: map[string]*node.Node{}, dirs: map[string]string{}, ports: map[string]int{},
 		zones: map[string]string{}, root: root}
 	for _, n := range names {
@@ -94,7 +96,8 @@ func (c *cluster) start(name string) {
 		c.dirs[name] = c.t.TempDir()
 	}
 	n, err := node.Start(c.t.Context(), node.Config{Dir: c.dirs[name], Node: protocol.NodeID(name), Zone: c.zones[name], Store: c.inner, Root: c.root,
-		Listen: fmt.Sprintf("127.0.0.1:%d", c.ports[name]), Shards: 2, SegmentBytes: 32 << 20, FlushGrace: 100 * time.Millisecond, Log: testLog(c.t)})
+		Listen: fmt.Sprintf("127.0.0.1:%d", c.ports[name]), Shards: 2, SegmentBytes: 32 << 20, FlushGrace: 100 * time.Millisecond,
+		CollectEvery: c.collectEvery, Log: testLog(c.t)})
 	if err != nil {
 		c.t.Fatalf("start node %s: %v", name, err)
 	}

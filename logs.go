@@ -247,8 +247,8 @@ func (c *Client) SetRetention(ctx context.Context, name string, retainAge time.D
 
 // Delete removes a log for ever: it takes the log's token, fences a read quorum so that nothing more commits, puts a tombstone
 // on record, and tells the nodes to drop their copies. A log that is created under the name later is another log. Nodes that
-// do not answer keep theirs, and refuse appends all the same once they hear of a higher epoch. Archived objects stay in the
-// store: nothing collects them yet.
+// do not answer keep theirs, and refuse appends all the same once they hear of a higher epoch. The nodes delete the
+// archived objects in the background.
 //
 // Errors: ErrNotFound; ErrUnavailable: the log is still there, though its writer may be fenced, unless Unknown; repeat it.
 func (c *Client) Delete(ctx context.Context, name string) error {

@@ -507,9 +507,9 @@ func (w *Writer) Err() error {
 	return w.err
 }
 
-// Trim removes the records below before, for good: they read as ErrTrimmed from here, and the nodes' space is freed in
-// the background. Archived objects stay in the store: nothing collects them yet. before is at most one above Committed. nil: it is on record. Errors: ErrInvalid, definite; ErrNotFound;
-// ErrUnavailable, Unknown says whether it may have been applied. Repeat it freely.
+// Trim removes the records below before, for good: they read as ErrTrimmed from here. The nodes free their space and delete
+// archived objects that end below it in the background. before is at most one above Committed. nil: it is on record. Errors:
+// ErrInvalid, definite; ErrNotFound; ErrUnavailable, Unknown says whether it may have been applied. Repeat it freely.
 func (w *Writer) Trim(ctx context.Context, before LSN) error {
 	const op = "trim"
 	if w.c.closed() {

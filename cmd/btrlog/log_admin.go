@@ -17,7 +17,7 @@ func logDelete(c *connection) *cobra.Command {
 		Use:   "delete NAME",
 		Short: "Delete a log and all its records, for ever",
 		Long: `Delete a log and all its records, for ever. Its writer, if there is one, is fenced first, so that nothing is acknowledged any more. The name
-is free afterwards; a log that is created under it is another log. Archived objects stay in the object store: nothing collects them yet.
+is free afterwards; a log that is created under it is another log. The nodes delete its archived objects in the background.
 
 There is no way back, so the command asks for --yes. When it fails, the log is still there, and its writer may be fenced already: repeat it.`,
 		Example: "  btrlog log delete --yes orders",
@@ -46,7 +46,7 @@ func logTrim(c *connection) *cobra.Command {
 		Use:   "trim NAME",
 		Short: "Remove the oldest records of a log, for ever",
 		Long: `Remove the records of a log below an LSN, for ever. The writer is not disturbed. Nothing that is not committed can be trimmed; the records'
-space on the nodes comes back, archived objects stay in the object store: nothing collects them yet.`,
+space on the nodes comes back, and archived objects that end below it are deleted in the background.`,
 		Example: "  btrlog log trim --before 1000 orders    # LSN 1000 is the first one left",
 		Args:    oneArg("the log's name"), ValidArgsFunction: c.completeName,
 	}

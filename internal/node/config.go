@@ -53,6 +53,10 @@ type Config struct {
 	// IdleRelease is how long a log must have been idle before its archived window is dropped too. Default 1 min.
 	IdleRelease time.Duration
 
+	// CollectEvery is how often the node looks for archived objects that may go: below the trim point, beyond the retention, of
+	// deleted logs. Default 10 min; negative: never.
+	CollectEvery time.Duration
+
 	// StartTimeout bounds the wait for the object store at the start. Default 30 s.
 	StartTimeout time.Duration
 	// InboxMessages and InboxBytes bound what waits for one shard from HTTP and from other shards. Default 4096 and 64 MiB.
@@ -82,6 +86,7 @@ func (c *Config) fill() error {
 	setDuration(&c.FlushGrace, 2*time.Second)
 	setDuration(&c.IdleRelease, time.Minute)
 	setDuration(&c.StartTimeout, 30*time.Second)
+	setDuration(&c.CollectEvery, 10*time.Minute)
 	if c.SegmentBytes == 0 {
 		c.SegmentBytes = 64 << 20
 	}
@@ -103,6 +108,8 @@ func (c *Config) fill() error {
 		return fmt.Errorf("node: segment files of %d bytes; at least 1 MiB is needed", c.SegmentBytes)
 	case c.DiskBudgetBytes < 0:
 		return fmt.Errorf("node: disk budget of %d bytes", c.DiskBudgetBytes)
+	case c.CollectEvery > 0 && c.CollectEvery < time.Millisecond:
+		return fmt.Errorf("node: collection every %v; at least 1 ms", c.CollectEvery)
 	case c.FlushGrace < 0 || c.IdleRelease < 0 || c.StartTimeout < 0 || c.InboxMessages < 1 || c.InboxBytes < 1:
 		return errors.New("node: a negative limit")
 	}

@@ -21,6 +21,7 @@ type Status struct {
 	Durability string        `json:"durability"` // the way to the disk; logs with memory durability say so themselves
 	Ready      string        `json:"ready"`      // "ready", or why not
 	Flush      FlushStatus   `json:"flush"`
+	Collect    CollectStatus `json:"collect"`
 	HTTP       HTTPStatus    `json:"http"`
 	Detail     []ShardStatus `json:"shard_status"`
 }
@@ -99,6 +100,9 @@ type LogStatus struct {
 	Deleted         bool             `json:"deleted,omitempty"`
 	Damaged         []protocol.Range `json:"damaged,omitempty"`
 	IdleMS          int64            `json:"idle_ms"`
+
+	id    protocol.LogID
+	peers []protocol.Incarnation
 }
 
 // status is called on the shard's thread; the result shares nothing with the machine.
@@ -123,7 +127,8 @@ func (t *thread) status(now protocol.Time) ShardStatus {
 		}
 		s.Logs = append(s.Logs, LogStatus{Log: l.Log.String(), Name: l.Settings.Name, Durability: durability, Promised: l.Promised, Activated: l.Activated,
 			Start: l.Start, Committed: l.CLSN, ArchivedThrough: l.ArchivedThrough, DroppedThrough: l.DroppedThrough, Highest: l.Highest, Deleted: l.Deleted,
-			Damaged: slices.Clone(l.Damaged), IdleMS: int64(now-l.LastAppend) / int64(protocol.Millisecond)})
+			Damaged: slices.Clone(l.Damaged), IdleMS: int64(now-l.LastAppend) / int64(protocol.Millisecond),
+			id: l.Log, peers: slices.Clone(l.Settings.Peers)})
 	}
 	return s
 }
@@ -151,6 +156,7 @@ func (n *Node) Status() Status {
 		HTTP: HTTPStatus{n.traffic.requests.Load(), n.traffic.bytes.Load(), n.traffic.served.Load(), n.traffic.refused.Load(),
 			n.traffic.malformed.Load(), n.traffic.timeouts.Load()},
 	}
+	s.Collect = n.collector.status()
 	if err := n.ready(); err != nil {
 		s.Ready = err.Error()
 	}
