@@ -147,6 +147,9 @@ type LogInfo struct {
 // Record is one record of a log.
 type Record struct {
 	LSN LSN
+	// Epoch is that of the reign to which the LSN belongs (LogInfo.History); zero where the reader has not learned it, which can
+	// be just after a takeover.
+	Epoch Epoch
 	// Data is valid until the iterator's next step.
 	Data []byte
 }

@@ -138,7 +138,7 @@ func (r *Reader) produce(ctx context.Context, op string, from, to protocol.LSN, 
 		case len(f.records) == 0:
 			return next, nil
 		default:
-			if !out(records(f.records)) {
+			if !out(r.records(f.records)) {
 				return next, context.Cause(ctx)
 			}
 			r.hotRecords.Add(uint64(len(f.records)))
@@ -152,12 +152,23 @@ func (r *Reader) produce(ctx context.Context, op string, from, to protocol.LSN, 
 	return next, nil
 }
 
-func records(in []protocol.Record) []Record {
+func (r *Reader) records(in []protocol.Record) []Record {
 	out := make([]Record, len(in))
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for i := range in {
-		out[i] = Record{LSN(in[i].LSN), in[i].Data}
+		out[i] = Record{LSN: LSN(in[i].LSN), Epoch: Epoch(r.m.Reign(in[i].LSN)), Data: in[i].Data}
 	}
 	return out
+}
+
+// reigns fills in the epochs of records of the archive.
+func (r *Reader) reigns(recs []Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range recs {
+		recs[i].Epoch = Epoch(r.m.Reign(protocol.LSN(recs[i].LSN)))
+	}
 }
 
 // produceCold hands out what the archive has of [from, to] without a hole, and returns the next LSN and, if the archive lacks
@@ -170,6 +181,7 @@ func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out fun
 		if len(recs) == 0 {
 			return true
 		}
+		r.reigns(recs)
 		ok := out(recs)
 		r.coldRecords.Add(uint64(len(recs)))
 		recs, buf = nil, nil // the consumer has them
@@ -193,7 +205,7 @@ func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out fun
 		}
 		at := len(buf)
 		buf = append(buf, rec.Data...)
-		recs = append(recs, Record{LSN(rec.LSN), buf[at:len(buf):len(buf)]})
+		recs = append(recs, Record{LSN: LSN(rec.LSN), Data: buf[at:len(buf):len(buf)]})
 		next = rec.LSN + 1
 	}
 	if !flush() {
@@ -304,7 +316,7 @@ func (p *pollState) wait(ctx context.Context, next protocol.LSN, out func([]Reco
 	f, ok := r.take(reply, next, nil, replies, i)
 	if ok && len(f.records) > 0 {
 		p.news()
-		if !out(records(f.records)) {
+		if !out(r.records(f.records)) {
 			return next, context.Cause(ctx)
 		}
 		r.hotRecords.Add(uint64(len(f.records)))

@@ -342,6 +342,7 @@ func TestFollowAcrossTakeoversAndOutage(t *testing.T) {
 	defer cancel()
 	var seen atomic.Uint64
 	ended := make(chan error, 1)
+	epochs := map[btrlog.LSN]btrlog.Epoch{} // as they were told with the records; of the goroutine until it has ended
 	r := c.reader(c.client(), "orders")
 	go func() {
 		next := btrlog.LSN(1)
@@ -354,6 +355,7 @@ func TestFollowAcrossTakeoversAndOutage(t *testing.T) {
 				ended <- fmt.Errorf("LSN %d %q, want %d", rec.LSN, rec.Data, next)
 				return
 			}
+			epochs[next] = rec.Epoch
 			seen.Store(uint64(next))
 			next++
 		}
@@ -388,6 +390,35 @@ func TestFollowAcrossTakeoversAndOutage(t *testing.T) {
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Fatalf("follow ended with %v", err)
+	}
+	info, err := client.Info(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reign := func(x btrlog.LSN) (e btrlog.Epoch) {
+		for _, h := range info.History {
+			if h.Start <= x {
+				e = h.Epoch
+			}
+		}
+		return e
+	}
+	named := 0
+	for x, e := range epochs {
+		if e != 0 && e != reign(x) {
+			t.Errorf("LSN %d was followed as of epoch %d; the history says %d: %+v", x, e, reign(x), info.History)
+		}
+		if e != 0 {
+			named++
+		}
+	}
+	if named < len(epochs)/2 {
+		t.Errorf("the epoch came with %d of %d records", named, len(epochs))
+	}
+	for rec, err := range r.Scan(t.Context(), 0, 0) {
+		if err != nil || rec.Epoch != reign(rec.LSN) {
+			t.Fatalf("scan: LSN %d of epoch %d, want %d, %v", rec.LSN, rec.Epoch, reign(rec.LSN), err)
+		}
 	}
 }
 

@@ -1,15 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -20,13 +15,13 @@ const catLong = `Print the committed records of a log. The writer is not disturb
 
 Without --lines, --length-prefixed and --json the bytes of the records come one record behind the other, as they were appended, with nothing
 between them. The range is checked first: --from and --to must be LSNs that the log has and has not trimmed. Without them it is
-all that there is when the command starts; an empty log prints nothing.`
+all that there is when the command starts; an empty log prints nothing. 'btrlog log follow' goes on behind the tail.
+
+When it fails, or is interrupted, what was printed ends with a whole record, and the message says with which one.`
 
 type catFlags struct {
 	from, to uint64
-	lines    bool
-	prefixed bool
-	json     bool
+	form     recordForm
 }
 
 func logCat(c *connection) *cobra.Command {
@@ -43,13 +38,8 @@ func logCat(c *connection) *cobra.Command {
 	f := cmd.Flags()
 	f.Uint64Var(&o.from, "from", 0, "LSN of the first record (default: the first one that is not trimmed)")
 	f.Uint64Var(&o.to, "to", 0, "LSN of the last record (default: the tail)")
-	f.BoolVar(&o.lines, "lines", false, "a line end behind each record")
-	f.BoolVar(&o.prefixed, "length-prefixed", false, "each record's length before it: four bytes, big-endian")
-	jsonFlag(cmd, &o.json, `one JSON object per record and line: its lsn, its size_bytes, and its data in base64`)
+	o.form.flags(cmd)
 	run := c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error {
-		// From here a signal ends the command at once, as it ends cat(1): a reader holds nothing, and a write to a pipe that nobody reads could not
-		// be interrupted otherwise.
-		signal.Reset(os.Interrupt, syscall.SIGTERM)
 		return o.run(ctx, client, args[0], cmd.OutOrStdout(), newProgress(cmd.ErrOrStderr(), "read", 0))
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -63,15 +53,10 @@ func logCat(c *connection) *cobra.Command {
 
 func (o *catFlags) check(cmd *cobra.Command) error {
 	from, to := cmd.Flags().Changed("from"), cmd.Flags().Changed("to")
-	forms := 0
-	for _, b := range []bool{o.lines, o.prefixed, o.json} {
-		if b {
-			forms++
-		}
+	if err := o.form.check(); err != nil {
+		return err
 	}
 	switch {
-	case forms > 1:
-		return usagef("--lines, --length-prefixed and --json exclude each other")
 	case from && o.from == 0, to && o.to == 0:
 		return usagef("LSN 0 is before the first record; the first LSN is 1")
 	case from && to && o.from > o.to:
@@ -80,7 +65,7 @@ func (o *catFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-func (o *catFlags) run(ctx context.Context, client *btrlog.Client, name string, out io.Writer, p *progress) error {
+func (o *catFlags) run(ctx context.Context, client *btrlog.Client, name string, w io.Writer, p *progress) error {
 	r, err := client.OpenReader(ctx, name)
 	if err != nil {
 		return err
@@ -89,39 +74,51 @@ func (o *catFlags) run(ctx context.Context, client *btrlog.Client, name string, 
 	if err != nil || to < from {
 		return err
 	}
-	if isTerminal(out) {
+	if isTerminal(w) {
 		p = nil // it would write into the records
 	}
+	p.expect(int64(to - from + 1))
 	defer p.done()
-	w := bufio.NewWriterSize(out, 256<<10)
+	out := newOutput(w, &o.form)
 	var records, bytes int64
 	next := from
-	for rec, err := range r.Scan(ctx, from, to) {
-		if err != nil {
-			// What came before the failure is good and is printed; the message says where it ends.
-			return errors.Join(w.Flush(), broken(err, from, next))
+	for rec, rerr := range r.Scan(ctx, from, to) {
+		if err = rerr; err == nil {
+			err = out.put(ctx, rec)
 		}
-		if err := o.write(w, rec); err != nil {
-			return err
+		if err != nil {
+			break
 		}
 		records++
 		bytes += int64(len(rec.Data))
 		next = rec.LSN + 1
 		p.show(records, bytes)
 	}
-	if next != to+1 {
-		return errors.Join(w.Flush(), fmt.Errorf("log %q: the records ended with LSN %d, %d was wanted", name, next-1, to))
+	if err == nil && next != to+1 {
+		err = fmt.Errorf("log %q: the records ended with LSN %d, %d was wanted", name, next-1, to)
 	}
-	return w.Flush()
+	return printed(ctx, out, err, from)
 }
 
-// broken says how far the output goes.
-func broken(err error, from, next btrlog.LSN) error {
-	printed := "nothing was printed"
-	if next > from {
-		printed = "printed: " + lsnRange(from, next-1)
+// printed waits for the output, and says of a failure how far the output goes: what came before it is good.
+func printed(ctx context.Context, out *output, err error, from btrlog.LSN) error {
+	last, werr := out.finish(ctx)
+	certain := ""
+	switch {
+	case werr != nil:
+		// The reader of the log may only have ended because of it. How much of the last write was taken is not known.
+		err, certain = werr, " for certain"
+	case err != nil && ctx.Err() != nil:
+		err = errInterrupted
 	}
-	return &hinted{fmt.Errorf("%w; %s", err, printed), advice(err)}
+	if err == nil {
+		return nil
+	}
+	what := "nothing was printed" + certain
+	if last >= from {
+		what = "printed" + certain + ": " + lsnRange(from, last)
+	}
+	return said{&hinted{fmt.Errorf("%w; %s", err, what), advice(err)}}
 }
 
 // bounds checks the wanted range against the log as it is now. to < from: the log holds nothing.
@@ -153,40 +150,9 @@ func (o *catFlags) bounds(ctx context.Context, client *btrlog.Client, r *btrlog.
 	case o.to != 0 && to > tail:
 		return 0, 0, fmt.Errorf("log %q ends at LSN %d; --to %d is beyond it", name, tail, to)
 	case o.from != 0 && from < first:
-		return 0, 0, fmt.Errorf("log %q is trimmed up to LSN %d; --from %d was removed; the first one left is LSN %d", name, first-1, from, first)
+		return 0, 0, belowTrim(name, "--from", from, first)
 	case o.to != 0 && to < first:
-		return 0, 0, fmt.Errorf("log %q is trimmed up to LSN %d; --to %d was removed; the first one left is LSN %d", name, first-1, to, first)
+		return 0, 0, belowTrim(name, "--to", to, first)
 	}
 	return from, to, nil
-}
-
-// recordJSON is what --json prints of a record.
-type recordJSON struct {
-	LSN  btrlog.LSN `json:"lsn"`
-	Size int        `json:"size_bytes"`
-	Data []byte     `json:"data"` // in base64
-}
-
-func (o *catFlags) write(w *bufio.Writer, rec btrlog.Record) error {
-	if o.json {
-		data := rec.Data
-		if data == nil {
-			data = []byte{} // an empty record is "", not null
-		}
-		return printJSON(w, recordJSON{rec.LSN, len(data), data})
-	}
-	if o.prefixed {
-		var head [4]byte
-		binary.BigEndian.PutUint32(head[:], uint32(len(rec.Data))) // a record has at most 8 MiB
-		if _, err := w.Write(head[:]); err != nil {
-			return err
-		}
-	}
-	if _, err := w.Write(rec.Data); err != nil {
-		return err
-	}
-	if o.lines {
-		return w.WriteByte('\n')
-	}
-	return nil
 }

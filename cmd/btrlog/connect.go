@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,29 +42,27 @@ func (c *connection) flags(cmd *cobra.Command) {
 	f.StringVar(&c.root, "root", "", "prefix of the cluster's keys in the store (environment: "+envRoot+")")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "longest wait for an answer")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "show the client's log messages on standard error")
+	configurable(f, "")
 }
 
-// config turns flags and environment into a client's configuration. A flag outranks the environment; --store and --nodes together are
-// refused, because it would be a guess which of them is meant.
+// config turns the settings into a client's configuration. Of --store and --nodes the one from the higher place counts; both from one place
+// are refused, because it would be a guess which of them is meant.
 func (c *connection) config(cmd *cobra.Command) (btrlog.Config, error) {
-	cfg := btrlog.Config{StoreURL: c.store, Nodes: c.nodes, Root: flagOrEnv(cmd, "root", c.root, envRoot), Timeout: c.timeout,
-		Logger: logger(cmd, c.verbose)}
+	cfg := btrlog.Config{StoreURL: c.store, Nodes: c.nodes, Root: c.root, Timeout: c.timeout, Logger: logger(cmd, c.verbose)}
 	if c.timeout <= 0 {
 		return cfg, usagef("--timeout is %v; it must be positive", c.timeout)
 	}
-	given := func(name string) bool { return cmd.Flags().Changed(name) }
-	switch {
-	case given("store") && given("nodes"):
-		return cfg, usagef("--store and --nodes are given; one of them says where the cluster is")
-	case given("store"), given("nodes"):
-	case os.Getenv(envStore) != "" && os.Getenv(envNodes) != "":
-		return cfg, usagef("%s and %s are set; one of them, or a flag, says where the cluster is", envStore, envNodes)
-	case os.Getenv(envStore) != "":
-		cfg.StoreURL = os.Getenv(envStore)
-	case os.Getenv(envNodes) != "":
-		cfg.Nodes = strings.Split(os.Getenv(envNodes), ",")
-	default:
+	switch store, nodes := sourceOf(cmd, "store"), sourceOf(cmd, "nodes"); {
+	case store.rank == fromDefault && nodes.rank == fromDefault:
 		cfg.Nodes = []string{defaultListen}
+	case store.rank > nodes.rank:
+		cfg.Nodes = nil
+	case nodes.rank > store.rank:
+		cfg.StoreURL = ""
+	case store.rank == fromEnv:
+		return cfg, usagef("%s and %s are set; one of them, or a flag, says where the cluster is", envStore, envNodes)
+	default:
+		return cfg, usagef("%s and %s are given; one of them says where the cluster is", named("store", store), named("nodes", nodes))
 	}
 	if cfg.StoreURL != "" {
 		if err := checkStoreURL(cfg.StoreURL); err != nil {
@@ -81,6 +78,14 @@ func (c *connection) config(cmd *cobra.Command) (btrlog.Config, error) {
 		return cfg, usagef("--store or --nodes is empty")
 	}
 	return cfg, nil
+}
+
+// named is a setting as a message names it.
+func named(key string, s source) string {
+	if s.rank == fromFile {
+		return key + " (" + s.place + ")"
+	}
+	return s.place
 }
 
 // unbuilt are the schemes that people expect, and that no backend of this program serves.
@@ -159,16 +164,6 @@ func interrupted(ctx context.Context, err error) error {
 		return &hinted{errInterrupted, ""}
 	}
 	return err
-}
-
-func flagOrEnv(cmd *cobra.Command, flag, value, env string) string {
-	if cmd.Flags().Changed(flag) {
-		return value
-	}
-	if e := os.Getenv(env); e != "" {
-		return e
-	}
-	return value
 }
 
 // logger writes warnings and more with verbose. Without it the one line of the error says what there is to say.

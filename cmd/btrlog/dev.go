@@ -60,6 +60,7 @@ func devCommand() *cobra.Command {
 	f.IntVar(&o.shards, "shards", 1, "shards per node that take new logs")
 	storageFlags(cmd, &o.buffered, &o.segment)
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the nodes do, not only warnings, on standard error")
+	configurable(f, "dev")
 	jsonFlag(cmd, &o.json, "what to connect to as one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd) }
 	return cmd

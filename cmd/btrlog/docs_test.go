@@ -13,25 +13,25 @@ import (
 	"github.com/spf13/pflag"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write docs/CLI.md anew")
+var rewrite = flag.Bool("rewrite", false, "write docs/CLI.md and docs/btrlog.1 anew")
 
-const docsPath = "../../docs/CLI.md"
-
-// docs/CLI.md is what the command tree says. 'go test ./cmd/btrlog -run TestDocs -rewrite' writes it.
+// docs/CLI.md and the manual page are what the command tree says. 'go test ./cmd/btrlog -run TestDocs -rewrite' writes them.
 func TestDocs(t *testing.T) {
-	var b bytes.Buffer
-	writeDocs(&b, newRoot())
-	if *rewrite {
-		if err := os.WriteFile(docsPath, b.Bytes(), 0o644); err != nil {
+	for path, write := range map[string]func(io.Writer, *cobra.Command){"../../docs/CLI.md": writeDocs, "../../docs/btrlog.1": writeManual} {
+		var b bytes.Buffer
+		write(&b, newRoot())
+		if *rewrite {
+			if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		have, err := os.ReadFile(path)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	have, err := os.ReadFile(docsPath)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(have, b.Bytes()) {
-		t.Errorf("%s is not what the commands say; run: go test ./cmd/btrlog -run TestDocs -rewrite", docsPath)
+		if !bytes.Equal(have, b.Bytes()) {
+			t.Errorf("%s is not what the commands say; run: go test ./cmd/btrlog -run TestDocs -rewrite", path)
+		}
 	}
 }
 
@@ -49,15 +49,22 @@ func writeCommand(w io.Writer, cmd *cobra.Command) {
 	}
 	// Indented lines of a text are a table or a list, which Markdown keeps as it is.
 	for _, part := range strings.Split(text, "\n\n") {
-		head, rest, _ := strings.Cut(part, "\n  ")
-		fmt.Fprintf(w, "%s\n\n", head)
+		head, rest, _ := strings.Cut("\n"+part, "\n  ")
+		if head != "" {
+			fmt.Fprintf(w, "%s\n\n", head[1:])
+		}
 		if rest != "" {
 			fmt.Fprintf(w, "```\n%s\n```\n\n", strings.ReplaceAll("  "+rest, "\n  ", "\n")[2:])
 		}
 	}
 	if cmd.HasAvailableSubCommands() {
-		for _, sub := range cmd.Commands() {
+		title := ""
+		for _, sub := range inGroups(cmd) {
 			if sub.IsAvailableCommand() {
+				if sub.GroupID != title {
+					title = sub.GroupID
+					fmt.Fprintf(w, "\n%s:\n\n", title)
+				}
 				anchor := strings.ReplaceAll(sub.CommandPath(), " ", "-")
 				fmt.Fprintf(w, "- [%s](#%s): %s\n", sub.CommandPath(), anchor, sub.Short)
 			}
@@ -69,15 +76,59 @@ func writeCommand(w io.Writer, cmd *cobra.Command) {
 	if cmd.Example != "" {
 		fmt.Fprintf(w, "Examples:\n\n```sh\n%s\n```\n\n", strings.ReplaceAll("\n"+cmd.Example, "\n  ", "\n")[1:])
 	}
-	writeFlags(w, "Flags", cmd.NonInheritedFlags())
-	if !cmd.HasAvailableSubCommands() {
-		writeFlags(w, "Flags of all commands of `"+cmd.Parent().CommandPath()+"`", cmd.InheritedFlags())
+	writeFlags(w, flagTitle(cmd), cmd.NonInheritedFlags())
+	if cmd.HasAvailableInheritedFlags() {
+		path := cmd.Parent().CommandPath()
+		fmt.Fprintf(w, "And the flags of [all commands of `%s`](#%s).\n\n", path, strings.ReplaceAll(path, " ", "-"))
+	}
+	if cmd.Name() == "config" {
+		writeKeys(w)
 	}
 	for _, sub := range cmd.Commands() {
 		if sub.IsAvailableCommand() {
 			writeCommand(w, sub)
 		}
 	}
+}
+
+// inGroups are the commands below cmd, as its help lists them.
+func inGroups(cmd *cobra.Command) (subs []*cobra.Command) {
+	for _, g := range cmd.Groups() {
+		for _, sub := range cmd.Commands() {
+			if sub.GroupID == g.ID {
+				subs = append(subs, sub)
+			}
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		if sub.GroupID == "" {
+			subs = append(subs, sub)
+		}
+	}
+	return subs
+}
+
+func flagTitle(cmd *cobra.Command) string {
+	if cmd.HasAvailableSubCommands() && cmd.HasParent() {
+		return "Flags of all commands of `" + cmd.CommandPath() + "`"
+	}
+	return "Flags"
+}
+
+func writeKeys(w io.Writer) {
+	fmt.Fprintf(w, "The settings:\n\n| key in the file | environment | flag | default |\n|---|---|---|---|\n")
+	for _, f := range settings() {
+		value := plainDefault(f)
+		if value != "" {
+			value = "`" + value + "`"
+		}
+		command := "every command that has it"
+		if section, _, ok := strings.Cut(keyOf(f), "."); ok {
+			command = "btrlog " + section
+		}
+		fmt.Fprintf(w, "| `%s` | `%s` | `--%s` of %s | %s |\n", keyOf(f), variable(keyOf(f)), f.Name, command, value)
+	}
+	fmt.Fprintln(w)
 }
 
 func writeFlags(w io.Writer, title string, flags *pflag.FlagSet) {
@@ -90,18 +141,24 @@ func writeFlags(w io.Writer, title string, flags *pflag.FlagSet) {
 		if f.Shorthand != "" {
 			name = "`-" + f.Shorthand + "`, " + name
 		}
-		kind, usage := pflag.UnquoteUsage(f)
+		kind, usage := flagUsage(f)
 		if kind != "" {
-			name += " " + strings.ToUpper(kind)
-		}
-		if f.DefValue != "" && f.DefValue != "0" && f.DefValue != "0s" && f.DefValue != "false" && f.DefValue != "[]" {
-			usage += " (default " + f.DefValue + ")"
+			name += " " + kind
 		}
 		rows = append(rows, fmt.Sprintf("| %s` | %s |", name, strings.ReplaceAll(usage, "|", `\|`)))
 	})
 	if len(rows) > 0 {
 		fmt.Fprintf(w, "%s:\n\n| flag | meaning |\n|---|---|\n%s\n\n", title, strings.Join(rows, "\n"))
 	}
+}
+
+// flagUsage is the name of a flag's value, "" for a switch, and its meaning with its default.
+func flagUsage(f *pflag.Flag) (kind, usage string) {
+	kind, usage = pflag.UnquoteUsage(f)
+	if f.DefValue != "" && f.DefValue != "0" && f.DefValue != "0s" && f.DefValue != "false" && f.DefValue != "[]" {
+		usage += " (default " + f.DefValue + ")"
+	}
+	return strings.ToUpper(kind), usage
 }
 
 // Every command can be understood from its help alone: it has a text, an example that runs a command of this program, and no flag without a word.

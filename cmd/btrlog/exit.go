@@ -173,9 +173,9 @@ func noSuchLog(cmd *cobra.Command, err error) string {
 		return ""
 	}
 	switch cmd.Name() {
-	case "append", "cat", "info":
+	case "append", "cat", "follow", "info":
 		return fmt.Sprintf("'btrlog log list' shows the logs, 'btrlog log create %s' makes it", e.Log)
-	case "delete", "trim", "replace":
+	case "delete", "fence", "trim", "replace":
 		return "'btrlog log list' shows the logs"
 	}
 	return ""

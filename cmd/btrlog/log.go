@@ -22,7 +22,9 @@ Without --store and --nodes the commands speak to the node at ` + defaultListen 
 	group(cmd)
 	var c connection
 	c.flags(cmd)
-	cmd.AddCommand(logCreate(&c), logList(&c), logInfo(&c), logAppend(&c), logCat(&c), logTrim(&c), logReplace(&c), logDelete(&c))
+	grouped(cmd, "Logs", logCreate(&c), logList(&c), logInfo(&c), logDelete(&c))
+	grouped(cmd, "Records", logAppend(&c), logCat(&c), logFollow(&c), logTrim(&c))
+	grouped(cmd, "Who writes a log, and where it is", logFence(&c), logReplace(&c))
 	return cmd
 }
 
@@ -195,6 +197,9 @@ func (c *connection) completeName(cmd *cobra.Command, args []string, begin strin
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 	defer cancel()
+	if settle(cmd) != nil { // completion runs without what runs before a command
+		return nil, none
+	}
 	client, err := c.connect(ctx, cmd)
 	if err != nil {
 		return nil, none

@@ -66,6 +66,7 @@ func command(ctx context.Context, args ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, e)
 		}
 	}
+	cmd.Env = append(cmd.Env, "BTRLOG_CONFIG=/dev/null") // not the file of whoever runs the tests
 	cmd.Dir = scratch
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd

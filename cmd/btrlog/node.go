@@ -23,6 +23,9 @@ The node keeps its data in one directory, which belongs to it alone, and its met
 of a cluster are given the same store; the first one that comes makes the cluster. The store has no default, because nodes that each take
 a store of their own would be clusters of one without anyone noticing.
 
+Every flag but --json can be given in the environment or in the configuration file as well: --listen as BTRLOG_NODE_LISTEN or node.listen
+('btrlog config --help').
+
 When the node serves it prints one line. It ends with exit code 0 after a signal, and with 1 and one line on standard error when it cannot
 start or a part of it fails; what was acknowledged is on disk in either case.`
 
@@ -58,6 +61,7 @@ func nodeCommand() *cobra.Command {
 	storageFlags(cmd, &o.cfg.Buffered, &o.segment)
 	f.Var(&o.budget, "disk-budget", "bound of all segment files together, such as 100GiB (default: the disk)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the node does, not only warnings, on standard error")
+	configurable(f, "node", "store", "root")
 	jsonFlag(cmd, &o.json, "the line that says that the node is ready as a JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd) }
 	return cmd
@@ -81,13 +85,12 @@ func checkSegmentFile(n byteSize) error {
 
 func (o *nodeFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	signal.Ignore(syscall.SIGPIPE) // who reads our output may go; the node stays
-	o.cfg.Root = flagOrEnv(cmd, "root", o.cfg.Root, envRoot)
 	o.cfg.SegmentBytes, o.cfg.DiskBudgetBytes = int64(o.segment), int64(o.budget)
 	o.cfg.Log = serverLogger(cmd, o.verbose)
 	if err := checkSegmentFile(o.segment); err != nil {
 		return err
 	}
-	if err := o.check(cmd); err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	store, err := objstore.Open(ctx, o.store)
@@ -115,8 +118,8 @@ func (o *nodeFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	return nil
 }
 
-func (o *nodeFlags) check(cmd *cobra.Command) error {
-	if o.store = flagOrEnv(cmd, "store", o.store, envStore); o.store == "" {
+func (o *nodeFlags) check() error {
+	if o.store == "" {
 		return usagef("--store is missing: all nodes of a cluster share one object store, for example file:///var/lib/btrlog/store")
 	}
 	if err := checkStoreURL(o.store); err != nil {

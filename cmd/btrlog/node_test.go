@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,7 +16,20 @@ import (
 func nodeProcess(t *testing.T, id, dir, store string, args ...string) (*process, string) {
 	t.Helper()
 	args = append([]string{"node", "--id", id, "--dir", dir, "--store", store, "--listen", "127.0.0.1:0", "--segment-file", "32MiB"}, args...)
-	p := mustStart(t, command(context.Background(), args...))
+	p, address := nodeProcessOf(t, id, command(context.Background(), args...))
+	line := p.out.String()
+	for _, want := range []string{"durability ", "file system ", "directory " + dir, "shard", "incarnation ", "store " + store} {
+		if !strings.Contains(line, want) {
+			t.Errorf("the ready line lacks %q: %s", want, line)
+		}
+	}
+	return p, address
+}
+
+// nodeProcessOf starts a command that is to become a node, and waits until it serves.
+func nodeProcessOf(t *testing.T, id string, cmd *exec.Cmd) (*process, string) {
+	t.Helper()
+	p := mustStart(t, cmd)
 	line, err := p.firstLine()
 	if err != nil {
 		t.Fatal(err)
@@ -23,11 +37,6 @@ func nodeProcess(t *testing.T, id, dir, store string, args ...string) (*process,
 	var address string
 	if _, err := fmt.Sscanf(line, "node "+id+" ready at %s", &address); err != nil {
 		t.Fatalf("the node says %q: %v", line, err)
-	}
-	for _, want := range []string{"durability ", "file system ", "directory " + dir, "shard", "incarnation ", "store " + store} {
-		if !strings.Contains(line, want) {
-			t.Errorf("the ready line lacks %q: %s", want, line)
-		}
 	}
 	return p, strings.TrimSuffix(address, ":")
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"syscall"
 	"time"
@@ -15,6 +16,7 @@ import (
 type progress struct {
 	w      io.Writer
 	total  int64 // bytes; 0: not known
+	count  int64 // records; 0: not known
 	begin  time.Time
 	next   time.Time
 	drawn  bool
@@ -33,6 +35,24 @@ func newProgress(w io.Writer, prefix string, totalBytes int64) *progress {
 	return &progress{w: w, prefix: prefix, total: totalBytes, begin: now, next: now.Add(progressEvery), clock: time.Now}
 }
 
+// expect says how many records there are to come, where the bytes are not known.
+func (p *progress) expect(records int64) {
+	if p != nil {
+		p.count = records
+	}
+}
+
+// share is the part that is done, from 0 to 1, or 0 where the end is not known.
+func (p *progress) share(records, bytes int64) float64 {
+	switch {
+	case p.total > 0 && bytes <= p.total:
+		return float64(bytes) / float64(p.total)
+	case p.count > 0 && records <= p.count:
+		return float64(records) / float64(p.count)
+	}
+	return 0
+}
+
 // show is cheap enough to be called for every record.
 func (p *progress) show(records, bytes int64) {
 	if p == nil {
@@ -44,7 +64,7 @@ func (p *progress) show(records, bytes int64) {
 	}
 	p.next = now.Add(progressEvery)
 	p.drawn = true
-	fmt.Fprintf(p.w, "\r%s\x1b[K", progressLine(p.prefix, records, bytes, p.total, now.Sub(p.begin)))
+	fmt.Fprintf(p.w, "\r%s\x1b[K", progressLine(p.prefix, records, bytes, p.share(records, bytes), now.Sub(p.begin)))
 }
 
 // done removes the line.
@@ -54,16 +74,16 @@ func (p *progress) done() {
 	}
 }
 
-func progressLine(prefix string, records, bytes, total int64, spent time.Duration) string {
+func progressLine(prefix string, records, bytes int64, share float64, spent time.Duration) string {
 	s := spent.Seconds()
 	if s <= 0 {
 		s = 1e-9
 	}
 	line := fmt.Sprintf("%s %s, %s, %.0f records/s, %s/s", prefix, plural(records, "record"), humanBytes(bytes), float64(records)/s,
 		humanBytes(int64(float64(bytes)/s)))
-	if total > 0 && bytes > 0 && bytes <= total {
-		left := time.Duration(float64(spent) * float64(total-bytes) / float64(bytes)).Round(time.Second)
-		line += fmt.Sprintf(", %d%%, %v left", 100*bytes/total, left)
+	if share > 0 {
+		left := time.Duration(float64(spent) * (1 - share) / share).Round(time.Second)
+		line += fmt.Sprintf(", %.0f%%, %v left", math.Floor(100*share), left)
 	}
 	return line
 }

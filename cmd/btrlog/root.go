@@ -13,9 +13,9 @@ const rootLong = `btrlog is a write-ahead log for databases that run in a cloud.
 and the tools that read and write logs.
 
 Exit codes of all commands:
-  0  done
+  0  done; of a command that runs until it is stopped: stopped, by Ctrl-C or SIGTERM
   1  failed, or interrupted before the end; one line on standard error says what, where and what to do
-  2  the command line is wrong; nothing was tried`
+  2  the command line or the configuration is wrong; nothing was tried`
 
 const rootExample = `  btrlog dev &                            # a cluster of three nodes in ./btrlog-dev
   btrlog log create orders
@@ -38,8 +38,22 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate("btrlog {{.Version}}\n")
 	root.Flags().Bool("version", false, "print the version; 'btrlog version' says more") // here, so that it does not take -v
 	group(root)
-	root.AddCommand(devCommand(), nodeCommand(), nodesCommand(), logCommand(), lstCommand(), simCommand(), versionCommand(), completionCommand())
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return settle(cmd) }
+	grouped(root, "To begin", devCommand(), logCommand())
+	grouped(root, "Run a cluster, and look at it", nodeCommand(), nodesCommand(), configCommand())
+	grouped(root, "Look inside, and test", lstCommand(), simCommand())
+	grouped(root, "About this program", versionCommand(), completionCommand())
+	root.SetHelpCommandGroupID("About this program")
 	return root
+}
+
+// grouped adds commands under a title of their own.
+func grouped(cmd *cobra.Command, title string, subs ...*cobra.Command) {
+	cmd.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
+	for _, sub := range subs {
+		sub.GroupID = title
+	}
+	cmd.AddCommand(subs...)
 }
 
 // group makes a command that only has subcommands refuse to do nothing silently.
@@ -111,25 +125,34 @@ func plainFlagError(msg string) string {
 // suggestions are the commands that typed may have meant: those that it begins, or else those that are the fewest slips away. More than
 // two slips are no slip.
 func suggestions(cmd *cobra.Command, typed string) []string {
-	var begun, near []string
-	best := 2
+	var begun, names []string
 	for _, sub := range cmd.Commands() {
 		if !sub.IsAvailableCommand() {
 			continue
 		}
+		names = append(names, sub.Name())
 		if typed != "" && strings.HasPrefix(sub.Name(), typed) {
 			begun = append(begun, sub.Name())
-		}
-		d := slips(typed, sub.Name())
-		if d < best {
-			best, near = d, nil
-		}
-		if d == best {
-			near = append(near, sub.Name())
 		}
 	}
 	if len(begun) > 0 {
 		return begun
+	}
+	return nearest(typed, names)
+}
+
+// nearest are the names that are the fewest slips away from what was typed, at most two.
+func nearest(typed string, names []string) []string {
+	var near []string
+	best := 2
+	for _, name := range names {
+		d := slips(typed, name)
+		if d < best {
+			best, near = d, nil
+		}
+		if d == best {
+			near = append(near, name)
+		}
 	}
 	return near
 }

@@ -44,14 +44,17 @@ func TestSizes(t *testing.T) {
 
 func TestProgressLine(t *testing.T) {
 	for _, c := range []struct {
-		records, bytes, total int64
-		want                  string
+		records, bytes, total, count int64
+		want                         string
 	}{
-		{1000, 1 << 20, 0, "appended 1000 records, 1 MiB, 500 records/s, 512 KiB/s"},
-		{1, 1 << 20, 4 << 20, "appended 1 record, 1 MiB, 0 records/s, 512 KiB/s, 25%, 6s left"},
-		{0, 0, 4 << 20, "appended 0 records, 0 B, 0 records/s, 0 B/s"},
+		{1000, 1 << 20, 0, 0, "appended 1000 records, 1 MiB, 500 records/s, 512 KiB/s"},
+		{1, 1 << 20, 4 << 20, 0, "appended 1 record, 1 MiB, 0 records/s, 512 KiB/s, 25%, 6s left"},
+		{0, 0, 4 << 20, 0, "appended 0 records, 0 B, 0 records/s, 0 B/s"},
+		{3, 1 << 20, 0, 12, "appended 3 records, 1 MiB, 2 records/s, 512 KiB/s, 25%, 6s left"},
+		{12, 0, 0, 12, "appended 12 records, 0 B, 6 records/s, 0 B/s, 100%, 0s left"},
 	} {
-		if got := progressLine("appended", c.records, c.bytes, c.total, 2*time.Second); got != c.want {
+		p := progress{total: c.total, count: c.count}
+		if got := progressLine("appended", c.records, c.bytes, p.share(c.records, c.bytes), 2*time.Second); got != c.want {
 			t.Errorf("%+v gives %q", c, got)
 		}
 	}

@@ -75,6 +75,16 @@ func (m *Merge) Archived() LSN { return m.archived }
 // copy is served under that watermark (P8).
 func (m *Merge) NeedsRecord() bool { return m.epoch > m.view.History.Last().Epoch }
 
+// Reign returns the epoch of the reign to which the committed LSN x belongs, or 0 where the view cannot know: a reign that it lacks
+// begins at or above the last start that it has, and below it the history is whole. At or below a watermark whose reign the view
+// has, no younger one can begin.
+func (m *Merge) Reign(x LSN) Epoch {
+	if x >= m.view.History.Last().Start && (x > m.clsn || m.NeedsRecord()) {
+		return 0
+	}
+	return m.view.History.At(x).Epoch
+}
+
 // Prefix returns how many of an answer's records, from the LSN from on and without a hole, may be served as they are, and
 // the index of the first.
 func (m *Merge) Prefix(r *ReadReply, from LSN) (first, n int) {

@@ -51,6 +51,28 @@ func TestMergeWatermarkNeverFalls(t *testing.T) {
 	}
 }
 
+// A reign is named only where no other can begin between the history that is known and the LSN.
+func TestMergeReign(t *testing.T) {
+	m := mergeOf(History{{2, 1}, {3, 8}}, 1)
+	m.Observe(&ReadReply{Incarnation: 1, CLSN: 10, Activated: 3})
+	check := func(when string, want map[LSN]Epoch) {
+		t.Helper()
+		for x, e := range want {
+			if got := m.Reign(x); got != e {
+				t.Errorf("%s: LSN %d is of epoch %d, want %d", when, x, got, e)
+			}
+		}
+	}
+	check("at the watermark", map[LSN]Epoch{1: 2, 7: 2, 8: 3, 10: 3, 11: 0})
+	m.Observe(&ReadReply{Incarnation: 2, CLSN: 20, Activated: 4})
+	check("under a watermark of an epoch that is not known", map[LSN]Epoch{1: 2, 7: 2, 8: 0, 20: 0})
+	m.SetView(ReadView{Ensemble: m.View().Ensemble, Qw: 2, History: History{{2, 1}, {3, 8}, {4, 12}}})
+	check("with the record", map[LSN]Epoch{7: 2, 8: 3, 11: 3, 12: 4, 20: 4, 21: 0})
+	if e := (&Merge{}).Reign(1); e != 0 {
+		t.Errorf("a log that was never opened has a reign of epoch %d", e)
+	}
+}
+
 // TestMergeNeverServesVoidCopies is H8, H9 and H10 at the reader.
 func TestMergeNeverServesVoidCopies(t *testing.T) {
 	old := []*ReadReply{nil, nil, {Incarnation: 3, Activated: 1, Records: []Record{rec(1, 1)}}}

@@ -83,6 +83,16 @@ func (h History) Last() HistoryEntry {
 	return h[len(h)-1]
 }
 
+// At returns the entry of the reign to which lsn belongs, or a zero entry when it is before the first.
+func (h History) At(lsn LSN) HistoryEntry {
+	for i := len(h) - 1; i >= 0; i-- { // most questions are about the newest
+		if h[i].Start <= lsn {
+			return h[i]
+		}
+	}
+	return HistoryEntry{}
+}
+
 // Add returns a copy of h with (e, start) added. Of two entries with the same start only the younger is kept: it voids
 // everything that the older voids, so a log that is re-opened without appends does not grow its record. It fails when the
 // entry would break the order of the history, which a caller must treat as a bug or a damaged record.
