@@ -53,6 +53,9 @@ type Config struct {
 	// IdleRelease is how long a log must have been idle before its archived window is dropped too. Default 1 min.
 	IdleRelease time.Duration
 
+	// PeerInterval is how often the node asks the other nodes for a sign of life, and PeerTimeout is how long one may give none
+	// before it is taken for down and failure snapshots are made (P12). Defaults 1 s and 5 s.
+	PeerInterval, PeerTimeout time.Duration
 	// CollectEvery is how often the node looks for archived objects that may go: below the trim point, beyond the retention, of
 	// deleted logs. Default 10 min; negative: never.
 	CollectEvery time.Duration
@@ -87,6 +90,8 @@ func (c *Config) fill() error {
 	setDuration(&c.IdleRelease, time.Minute)
 	setDuration(&c.StartTimeout, 30*time.Second)
 	setDuration(&c.CollectEvery, 10*time.Minute)
+	setDuration(&c.PeerInterval, time.Second)
+	setDuration(&c.PeerTimeout, 5*time.Second)
 	if c.SegmentBytes == 0 {
 		c.SegmentBytes = 64 << 20
 	}
@@ -108,6 +113,8 @@ func (c *Config) fill() error {
 		return fmt.Errorf("node: segment files of %d bytes; at least 1 MiB is needed", c.SegmentBytes)
 	case c.DiskBudgetBytes < 0:
 		return fmt.Errorf("node: disk budget of %d bytes", c.DiskBudgetBytes)
+	case c.PeerInterval < time.Millisecond || c.PeerTimeout < 2*c.PeerInterval:
+		return fmt.Errorf("node: a sign of life every %v, down after %v without: at least 1 ms, and twice that, are needed", c.PeerInterval, c.PeerTimeout)
 	case c.CollectEvery > 0 && c.CollectEvery < time.Millisecond:
 		return fmt.Errorf("node: collection every %v; at least 1 ms", c.CollectEvery)
 	case c.FlushGrace < 0 || c.IdleRelease < 0 || c.StartTimeout < 0 || c.InboxMessages < 1 || c.InboxBytes < 1:

@@ -43,6 +43,7 @@ type planKey struct {
 	label    protocol.Epoch
 	segStart protocol.LSN
 	first    protocol.LSN
+	snapshot bool // of a failure snapshot
 }
 
 // planned is what the planner remembers of a stretch that is not archived yet.
@@ -67,6 +68,8 @@ type planner struct {
 	success uint64                    // flusher.flushed when it was last looked at
 	union   []protocol.ArchivedObject // scratch
 	pending atomic.Int64              // stretches that are due or will be
+	snaps   map[protocol.LogID]*snapshot
+	watch   protocol.Time // when failure snapshots are planned next
 }
 
 // job is one plan for a worker.
@@ -108,6 +111,7 @@ func (t *thread) planFlush(now protocol.Time) {
 	})
 	t.planLog(now)
 	t.planLooks(now)
+	t.planSnapshots(now)
 	for k, e := range p.entries {
 		if e.round != p.round && !e.busy {
 			delete(p.entries, k) // it is archived, or void
@@ -122,7 +126,7 @@ func (t *thread) planLog(now protocol.Time) {
 	grace := protocol.Time(t.n.cfg.FlushGrace)
 	for i := range p.segs {
 		s := &p.segs[i]
-		e := p.entry(planKey{s.Log, s.Label, s.SegStart, s.First}, now)
+		e := p.entry(planKey{log: s.Log, label: s.Label, segStart: s.SegStart, first: s.First}, now)
 		if s.Complete && e.complete == 0 {
 			e.complete = now
 		}
@@ -135,7 +139,7 @@ func (t *thread) planLog(now protocol.Time) {
 			// A live writer cuts an aged segment itself, and then it is complete; the extra grace is its head start.
 			s.FlushAge > 0 && s.Age >= s.FlushAge+grace+wait
 		if due {
-			t.dispatch(now, e, job{t: t, key: planKey{s.Log, s.Label, s.SegStart, s.First}, seg: plan, view: t.core.View()})
+			t.dispatch(now, e, job{t: t, key: planKey{log: s.Log, label: s.Label, segStart: s.SegStart, first: s.First}, seg: plan, view: t.core.View()})
 		}
 	}
 }
@@ -178,6 +182,10 @@ func (t *thread) dispatch(now protocol.Time, e *planned, j job) {
 
 // reported takes a worker's report into the batch.
 func (t *thread) reported(now protocol.Time, r *report) {
+	if r.key.snapshot {
+		t.snapshotReported(now, r)
+		return
+	}
 	e := t.plan.entries[r.key]
 	if e == nil {
 		e = &planned{}
@@ -214,13 +222,15 @@ func (t *thread) reported(now protocol.Time, r *report) {
 
 // flusher is the workers and their counters.
 type flusher struct {
-	wg       sync.WaitGroup
-	flushed  atomic.Uint64 // plans carried out
-	failed   atomic.Uint64 // plans that ended with an error
-	running  atomic.Int64
-	mu       sync.Mutex
-	lastErr  string
-	lastTime time.Time
+	wg      sync.WaitGroup
+	flushed atomic.Uint64 // plans carried out
+	failed  atomic.Uint64 // plans that ended with an error
+	running atomic.Int64
+	// snapshots counts failure snapshots of logs that were completed.
+	snapshots atomic.Uint64
+	mu        sync.Mutex
+	lastErr   string
+	lastTime  time.Time
 }
 
 func (f *flusher) start(ctx context.Context, n *Node, workers int) {

@@ -72,6 +72,7 @@ func (n *Node) serve() {
 	mux.HandleFunc("POST "+MessagePath, n.serveMessage)
 	mux.HandleFunc("GET "+StatusPath, n.serveStatus)
 	mux.HandleFunc("GET "+IdentityPath, n.serveIdentity)
+	mux.HandleFunc("GET "+HeartbeatPath, n.serveHeartbeat)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "live") })
 	mux.HandleFunc("GET /readyz", n.serveReady)
 	mux.Handle(httpstore.Path, httpstore.Handler(n.cfg.Store, n.cfg.Root, httpstore.HandlerOptions{}))
@@ -243,6 +244,11 @@ func (n *Node) ready() error {
 	if !n.registered.Load() {
 		return errors.New("the node is starting")
 	}
+	return n.well()
+}
+
+// well says which part of the node does not work, or nil.
+func (n *Node) well() error {
 	for _, t := range n.threads {
 		if !t.alive.Load() {
 			return fmt.Errorf("shard %d does not run", t.index)

@@ -63,6 +63,7 @@ type Node struct {
 	jobs       chan job
 	flusher    flusher
 	collector  collector
+	watcher    watcher
 
 	stop       context.CancelFunc
 	background sync.WaitGroup // flusher's context: reclaimers, HTTP
@@ -162,6 +163,7 @@ func (n *Node) start(ctx, background context.Context) error {
 	}
 	n.flusher.start(background, n, n.cfg.FlushWorkers)
 	n.collector.wg.Go(func() { n.collectLoop(background) })
+	n.startWatcher(background)
 	n.serve()
 	n.cfg.Log.Info("node serves", "node", n.cfg.Node, "incarnation", n.dir.inc.String(), "cluster", n.cluster.String(), "address", n.advertise,
 		"shards", len(n.threads), "durability", n.cfg.durability())
@@ -216,6 +218,7 @@ func (n *Node) Close() error {
 		n.background.Wait()
 		n.flusher.wg.Wait()
 		n.collector.wg.Wait()
+		n.watcher.wg.Wait()
 		errs := []error{err}
 		for _, t := range n.threads {
 			errs = append(errs, t.loop.Close(), t.core.Close())

@@ -22,6 +22,7 @@ type Status struct {
 	Ready      string        `json:"ready"`      // "ready", or why not
 	Flush      FlushStatus   `json:"flush"`
 	Collect    CollectStatus `json:"collect"`
+	Peers      []PeerStatus  `json:"peers"`
 	HTTP       HTTPStatus    `json:"http"`
 	Detail     []ShardStatus `json:"shard_status"`
 }
@@ -31,7 +32,8 @@ type FlushStatus struct {
 	Done        uint64           `json:"done"`
 	Failed      uint64           `json:"failed"`
 	Running     int64            `json:"running"`
-	Pending     int64            `json:"pending"` // stretches of committed records that are not archived
+	Pending     int64            `json:"pending"`   // stretches of committed records that are not archived
+	Snapshots   uint64           `json:"snapshots"` // failure snapshots of logs that were completed
 	LastError   string           `json:"last_error,omitempty"`
 	LastErrorAt *time.Time       `json:"last_error_at,omitempty"`
 	Store       string           `json:"store"`
@@ -151,12 +153,12 @@ const statusTimeout = 2 * time.Second
 // Status asks every shard and returns the whole picture. A shard that does not answer in time is named as such.
 func (n *Node) Status() Status {
 	s := Status{Identity: n.identity(), Address: n.advertise, UptimeMS: time.Since(n.started).Milliseconds(), Durability: n.cfg.durability(), Ready: "ready",
-		Flush: FlushStatus{Done: n.flusher.flushed.Load(), Failed: n.flusher.failed.Load(), Running: n.flusher.running.Load(),
+		Flush: FlushStatus{Done: n.flusher.flushed.Load(), Failed: n.flusher.failed.Load(), Running: n.flusher.running.Load(), Snapshots: n.flusher.snapshots.Load(),
 			Store: n.cfg.Store.String(), Archive: n.archive.Counters()},
 		HTTP: HTTPStatus{n.traffic.requests.Load(), n.traffic.bytes.Load(), n.traffic.served.Load(), n.traffic.refused.Load(),
 			n.traffic.malformed.Load(), n.traffic.timeouts.Load()},
 	}
-	s.Collect = n.collector.status()
+	s.Collect, s.Peers = n.collector.status(), n.watcher.status()
 	if err := n.ready(); err != nil {
 		s.Ready = err.Error()
 	}

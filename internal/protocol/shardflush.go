@@ -5,14 +5,15 @@ import (
 	"slices"
 )
 
-// Segment is a stretch of committed records that this node could write to the archive now.
+// Segment is a stretch of committed records that this node could write to the archive now; of a failure snapshot also one of
+// records that may be committed (P12).
 type Segment struct {
 	Log      LogID
 	Label    Epoch
 	SegStart LSN // first LSN of the segment it lies in
 	First    LSN
 	Last     LSN
-	CLSN     LSN // this node's watermark when the plan was made; at or above Last
+	CLSN     LSN // this node's watermark when the plan was made; at or above Last, except in a failure snapshot
 	// Complete: [First, Last] is all of the segment that is not archived yet, or all that this node has in one piece, and
 	// the segment takes no more records.
 	Complete bool
@@ -31,13 +32,14 @@ type Segment struct {
 func (s *Shard) Flushable(now Time, visit func(Segment)) {
 	for _, l := range s.logs {
 		if !l.deleted && l.clsn > l.archived {
-			l.flushable(s.inc, now, visit)
+			l.flushable(s.inc, now, l.archived+1, l.clsn, visit)
 		}
 	}
 }
 
-func (l *nodeLog) flushable(inc Incarnation, now Time, visit func(Segment)) {
-	for x := l.archived + 1; x <= l.clsn; {
+// flushable visits the stretches of [from, limit]. A limit above the watermark is for failure snapshots alone.
+func (l *nodeLog) flushable(inc Incarnation, now Time, from, limit LSN, visit func(Segment)) {
+	for x := from; x <= limit; {
 		label, ok := l.held.best(x)
 		if !ok {
 			x = l.skip(x, 0) // a hole: another node's object closes it
@@ -45,7 +47,7 @@ func (l *nodeLog) flushable(inc Incarnation, now Time, visit func(Segment)) {
 		}
 		runs := l.held.label(label)
 		r := runs.runs[runs.find(x)]
-		last := min(r.To, l.clsn)
+		last := min(r.To, limit)
 		// A younger label that begins inside this run outranks it from there.
 		for y := x + 1; y <= last; {
 			top, _ := l.held.best(y)
@@ -58,7 +60,7 @@ func (l *nodeLog) flushable(inc Incarnation, now Time, visit func(Segment)) {
 		seg := Segment{Log: l.id, Label: label, SegStart: r.SegStart, First: x, Last: last, CLSN: l.clsn, Rank: l.rank(inc, r.SegStart),
 			FlushAge: Time(l.settings.FlushAgeMS) * Millisecond}
 		// A younger label that takes over inside the run ends the stretch for good, as an end of the segment does.
-		ended := last < min(r.To, l.clsn) || (last == r.To && l.ends(label, r))
+		ended := last < min(r.To, limit) || (last == r.To && l.ends(label, r))
 		switch {
 		case ended && x == max(r.SegStart, l.archived+1):
 			seg.Complete = true

@@ -440,6 +440,17 @@ func (c *Core) Behind(visit func(log protocol.LogID, archived protocol.LSN, blan
 	c.machine.Behind(visit)
 }
 
+// Endangered lists the logs that wait for a failure snapshot (see protocol.Shard.Endangered).
+func (c *Core) Endangered(living *protocol.Living, unknown func(protocol.Incarnation), visit func(log protocol.LogID, rank int, limit protocol.LSN, absent uint64)) {
+	c.machine.Endangered(living, unknown, visit)
+}
+
+// Snapshot lists what a failure snapshot of a log writes (see protocol.Shard.Snapshot); the same holds of its views as of
+// Flushable's.
+func (c *Core) Snapshot(log protocol.LogID, limit protocol.LSN, now protocol.Time, visit func(protocol.Segment)) {
+	c.machine.Snapshot(log, limit, now, visit)
+}
+
 // Logs returns the status of all logs, ascending by id.
 func (c *Core) Logs() []protocol.LogStatus { return c.machine.Logs() }
 
