@@ -2,6 +2,7 @@ package btrlog_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,12 +31,15 @@ type cluster struct {
 	root  string
 	// collectEvery is for nodes that are started from here on.
 	collectEvery time.Duration
+	// config, if not nil, changes how a node is started.
+	config func(*node.Config)
 }
 
 // countingStore counts requests by kind of key.
 type countingStore struct {
 	objstore.Store
 	swaps, gets, archiveGets, archivePuts, requests atomic.Int64
+	archiveDown                                     atomic.Bool // archive writes fail
 }
 
 func (s *countingStore) Put(ctx context.Context, key string, body []byte, meta map[string]string, cond objstore.Condition) (objstore.Info, error) {
@@ -45,6 +49,9 @@ func (s *countingStore) Put(ctx context.Context, key string, body []byte, meta m
 	}
 	if archiveKey(key) {
 		s.archivePuts.Add(1)
+		if s.archiveDown.Load() {
+			return objstore.Info{}, &objstore.Error{Store: s.String(), Op: "put", Key: key, Kind: objstore.ErrUnavailable, Err: errors.New("test: down")}
+		}
 	}
 	return s.Store.Put(ctx, key, body, meta, cond)
 }
@@ -95,9 +102,13 @@ func (c *cluster) start(name string) {
 	if c.dirs[name] == "" {
 		c.dirs[name] = c.t.TempDir()
 	}
-	n, err := node.Start(c.t.Context(), node.Config{Dir: c.dirs[name], Node: protocol.NodeID(name), Zone: c.zones[name], Store: c.inner, Root: c.root,
+	cfg := node.Config{Dir: c.dirs[name], Node: protocol.NodeID(name), Zone: c.zones[name], Store: c.inner, Root: c.root,
 		Listen: fmt.Sprintf("127.0.0.1:%d", c.ports[name]), Shards: 2, SegmentBytes: 32 << 20, FlushGrace: 100 * time.Millisecond,
-		CollectEvery: c.collectEvery, Log: testLog(c.t)})
+		CollectEvery: c.collectEvery, Log: testLog(c.t)}
+	if c.config != nil {
+		c.config(&cfg)
+	}
+	n, err := node.Start(c.t.Context(), cfg)
 	if err != nil {
 		c.t.Fatalf("start node %s: %v", name, err)
 	}

@@ -4,6 +4,9 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/btrlog/btrlog/internal/protocol"
@@ -240,13 +243,17 @@ func (w *Writer) notYet(op string, ctx context.Context, lsn LSN) error {
 
 // blame adds to e which nodes a writer waits for: those that do not answer, and what the others say. Callers hold mu.
 func (w *Writer) blame(e *Error) *Error {
+	saying := map[protocol.Status][]string{}
 	for i := range w.peers {
 		switch p := &w.peers[i]; {
 		case p.asked != 0:
 			e.Missing = append(e.Missing, string(p.node.id))
 		case p.status != protocol.StatusOK:
-			e.Err = fmt.Errorf("%w; node %s says %v", e.Err, p.node.id, p.status)
+			saying[p.status] = append(saying[p.status], string(p.node.id))
 		}
+	}
+	for _, s := range slices.Sorted(maps.Keys(saying)) {
+		e.Err = fmt.Errorf("%w; %s: %s", e.Err, strings.Join(saying[s], ", "), s.Explain())
 	}
 	return e
 }

@@ -59,7 +59,7 @@ func nodeCommand() *cobra.Command {
 	f.StringVar(&o.store, "store", "", "the cluster's object store, as a URL such as file:///var/lib/btrlog/store (environment: "+envStore+"); required")
 	f.StringVar(&o.cfg.Root, "root", "", "prefix of the cluster's keys in the store (environment: "+envRoot+")")
 	storageFlags(cmd, &o.cfg.Buffered, &o.segment)
-	f.Var(&o.budget, "disk-budget", "bound of all segment files together, such as 100GiB (default: the disk)")
+	f.Var(&o.budget, "disk-budget", "bound of all segment files together, such as 100GiB; takeovers may go above it by three segments per shard (default: the disk)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the node does, not only warnings, on standard error")
 	configurable(f, "node", "store", "root")
 	jsonFlag(cmd, &o.json, "the line that says that the node is ready as a JSON object")

@@ -41,7 +41,9 @@ type Config struct {
 	Buffered bool
 	// SegmentBytes is the size of a file of the storage engine; default 64 MiB. Appends of more than half of it are refused.
 	SegmentBytes int64
-	// DiskBudgetBytes bounds the files of all shards together; 0: no bound but the disk.
+	// DiskBudgetBytes bounds the files of all shards together; 0: no bound but the disk. When it is used up appends are
+	// refused, and each shard may go above it by reserveFiles for takeovers and by one file for what frees space: set it below
+	// the size of the disk by so much.
 	DiskBudgetBytes int64
 	// FS is the file system of the storage engine; nil is the real one. Identity and lock are always real files.
 	FS vfs.FS
@@ -151,9 +153,15 @@ func setDuration(p *time.Duration, def time.Duration) {
 	}
 }
 
+// reserveFiles is how many files a shard may have above its disk budget for the repairs of takeovers (R15). A repair writes what is
+// given out and not known committed again: at most the window of a log. The reserve takes one window of 64 MiB of each of two
+// logs, or the few records of each of thousands; beyond it a repair is refused as an append is.
+const reserveFiles = 2
+
 // storeOptions returns the options of one shard's store among n.
 func (c *Config) storeOptions(n int) lst.Options {
-	o := lst.Options{FS: c.FS, Mode: lst.Direct, SegmentBytes: c.SegmentBytes, DiskBudgetBytes: c.DiskBudgetBytes / int64(n)}
+	o := lst.Options{FS: c.FS, Mode: lst.Direct, SegmentBytes: c.SegmentBytes, DiskBudgetBytes: c.DiskBudgetBytes / int64(n),
+		ReserveBytes: reserveFiles * c.SegmentBytes}
 	if c.Buffered {
 		o.Mode = lst.Buffered
 	}

@@ -305,7 +305,7 @@ func (o *Opener) Lacks() string {
 	}
 	for _, c := range o.contacts {
 		if c.reply == nil && c.refused != StatusOK {
-			out += fmt.Sprintf("; %s says %s", c.member.Node, c.refused)
+			out += fmt.Sprintf("; %s says %s", c.member.Node, c.refused.Explain())
 		}
 	}
 	return out

@@ -447,7 +447,7 @@ func (o *Opener) onAck(a *Ack) {
 		o.fail(ErrDeleted)
 	case a.Status != StatusOK:
 		c.refused = a.Status
-		o.missing = fmt.Sprintf("node %s refuses: %s", c.member.Node, a.Status)
+		o.missing = fmt.Sprintf("node %s refuses: %s", c.member.Node, a.Status.Explain())
 	case a.Kind == AckAppend && (o.stage == StageFetch || o.stage == StageRepair):
 		if i, ok := o.unitAt[unitKey{a.Append, a.Label, a.First}]; ok && o.units[i].first+LSN(o.units[i].count)-1 == a.Last {
 			o.setAcked(&o.units[i], c, true)

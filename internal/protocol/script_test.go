@@ -341,9 +341,9 @@ func (s *script) nodeCommand(name string, n *wnode, rest []string) string {
 	case "unread":
 		n.unread[parseKey(rest[0])] = true
 	case "full":
-		n.shard.SetSpace(fmt.Errorf("disk budget is used up"))
+		n.shard.SetSpace(SpaceNone)
 	case "space":
-		n.shard.SetSpace(nil)
+		n.shard.SetSpace(SpaceFree)
 	case "snapshot", "flush":
 		s.obj = w.snapshot(n, len(rest) > 0)
 		var out []string

@@ -92,7 +92,7 @@ type Shard struct {
 	inc   Incarnation
 	logs  map[LogID]*nodeLog
 	dirty []*nodeLog
-	space error // not nil: appends are refused with StatusNoSpace
+	space Space
 	rules Rules
 }
 
@@ -181,9 +181,27 @@ func (s *Shard) RestoreDone(log LogID) {
 	}
 }
 
-// SetSpace tells the shard whether there is room for data: a not-nil err makes it refuse appends (P14: no space is a
-// refusal that ends by itself) while promises, activation and reads go on (R15).
-func (s *Shard) SetSpace(err error) { s.space = err }
+// Space says for what a shard has room. Promises, activation, watermarks and reads are never refused for want of it (R15).
+type Space uint8
+
+const (
+	// SpaceFree: for all records.
+	SpaceFree Space = iota
+	// SpaceRepairs: for the repairs of openers alone. [R, T] is at most the window of a log, and without it on Qw nodes no
+	// open could complete while its nodes are full. Appends and copies are refused with StatusNoSpace (P14: a refusal that
+	// ends by itself): a copy is for a change of the nodes, which may be all that is not archived, and wants nodes with room.
+	SpaceRepairs
+	// SpaceNone: for no record.
+	SpaceNone
+)
+
+// SetSpace tells the shard for what there is room.
+func (s *Shard) SetSpace(space Space) { s.space = space }
+
+// roomFor reports whether there is room for records of a kind.
+func (s Space) roomFor(k AppendKind) bool {
+	return s == SpaceFree || s == SpaceRepairs && k == AppendRepair
+}
 
 // Logs returns the status of all logs, ascending by id.
 func (s *Shard) Logs() []LogStatus {
@@ -372,7 +390,7 @@ func (s *Shard) admit(l *nodeLog, m *Append) Status {
 	default:
 		return StatusBad
 	}
-	if s.space != nil && !l.holds(m) {
+	if !s.space.roomFor(m.Kind) && !l.holds(m) {
 		return StatusNoSpace // what is held already needs no room: it is acknowledged again
 	}
 	if runs := l.held.label(m.Label); runs != nil {

@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"errors"
 	"strings"
 	"testing"
 )
@@ -100,22 +99,54 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// R15: a full node refuses data by a refusal that ends by itself.
+// R15: a full node refuses data by a refusal that ends by itself, the repairs of openers last, and no promise and no activation.
 func TestFullNode(t *testing.T) {
-	s := NewShard(5, Rules{})
-	var out Out
-	s.Step(0, 0, &Activate{Log: testLog, Epoch: 3, Incarnation: 5, Start: 1, History: History{{3, 1}}}, &out)
-	a := &Append{Log: testLog, Epoch: 3, Label: 3, Incarnation: 5, First: 1, Count: 1, SegStart: 1, Block: AppendRecord(nil, nil, false)}
-	for _, full := range []error{errors.New("full"), nil} {
-		s.SetSpace(full)
-		out.Reset()
-		s.Step(0, 0, a, &out)
-		want := StatusOK
-		if full != nil {
-			want = StatusNoSpace
+	one := AppendRecord(nil, nil, false)
+	for _, c := range []struct {
+		space                Space
+		append, copy, repair Status
+	}{
+		{SpaceFree, StatusOK, StatusOK, StatusOK},
+		{SpaceRepairs, StatusNoSpace, StatusNoSpace, StatusOK},
+		{SpaceNone, StatusNoSpace, StatusNoSpace, StatusNoSpace},
+	} {
+		s := NewShard(5, Rules{})
+		var out Out
+		step := func(m Message) Status {
+			out.Reset()
+			s.Step(0, 0, m, &out)
+			s.Finish(&out)
+			if len(out.Replies) == 1 {
+				return out.Replies[0].Msg.(*OpenReply).Status
+			}
+			if st := out.Acks[0].Ack.Status; (st == StatusOK) == (len(out.Records) == 0) {
+				if _, ok := m.(*Append); ok {
+					t.Errorf("space %d: %s, %d records", c.space, st, len(out.Records))
+				}
+			}
+			return out.Acks[0].Ack.Status
 		}
-		if got := out.Acks[0].Ack.Status; got != want || (full != nil) != (len(out.Records) == 0) {
-			t.Errorf("space %v: %s, %d records", full, got, len(out.Records))
+		s.SetSpace(c.space)
+		for _, x := range []struct {
+			what string
+			m    Message
+			want Status
+		}{
+			{"activate", &Activate{Log: testLog, Epoch: 3, Incarnation: 5, Start: 4, B: 3, History: History{{1, 1}, {3, 4}}}, StatusOK},
+			{"append", &Append{Log: testLog, Epoch: 3, Label: 3, Incarnation: 5, First: 4, Count: 1, SegStart: 4, Block: one}, c.append},
+			{"watermark", &Watermark{Log: testLog, Epoch: 3, Incarnation: 5, CLSN: 4}, StatusOK},
+			{"open", &Open{Log: testLog, Epoch: 4}, StatusOK},
+			{"copy", &Append{Log: testLog, Epoch: 4, Label: 1, Kind: AppendCopy, Incarnation: 5, First: 2, Count: 1, SegStart: 1, SegOff: 9, Block: one}, c.copy},
+			{"repair", &Append{Log: testLog, Epoch: 4, Label: 4, Kind: AppendRepair, Incarnation: 5, First: 5, Count: 1, SegStart: 5, Block: one}, c.repair},
+			{"activate again", &Activate{Log: testLog, Epoch: 4, Incarnation: 5, Start: 5, B: 4, History: History{{1, 1}, {3, 4}, {4, 5}}}, StatusOK},
+		} {
+			if got := step(x.m); got != x.want {
+				t.Errorf("space %d: %s: %s, want %s", c.space, x.what, got, x.want)
+			}
+		}
+		s.SetSpace(SpaceFree)
+		if got := step(&Append{Log: testLog, Epoch: 4, Label: 4, Incarnation: 5, First: 6, Count: 1, SegStart: 6, Block: one}); got != StatusOK {
+			t.Errorf("after space %d returned: %s", c.space, got)
 		}
 	}
 }

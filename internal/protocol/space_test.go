@@ -1,9 +1,6 @@
 package protocol
 
-import (
-	"errors"
-	"testing"
-)
+import "testing"
 
 // TestFullNodeAcknowledgesWhatItHolds: a full node refuses new records and still answers truly about those that it holds, so
 // that a writer whose acknowledgement was lost does not wait for space.
@@ -32,7 +29,7 @@ func TestFullNodeAcknowledgesWhatItHolds(t *testing.T) {
 	if st := step(run(1, 4, 0)); st != StatusOK {
 		t.Fatalf("append with room: %v", st)
 	}
-	s.SetSpace(errors.New("full"))
+	s.SetSpace(SpaceNone)
 	for _, c := range []struct {
 		m    *Append
 		want Status
@@ -46,7 +43,7 @@ func TestFullNodeAcknowledgesWhatItHolds(t *testing.T) {
 			t.Errorf("append of %d to %d was stored twice", c.m.First, c.m.Last())
 		}
 	}
-	s.SetSpace(nil)
+	s.SetSpace(SpaceFree)
 	if st := step(run(5, 1, 32)); st != StatusOK {
 		t.Fatalf("append after space returned: %v", st)
 	}

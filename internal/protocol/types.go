@@ -219,6 +219,14 @@ func (s Status) String() string {
 	return fmt.Sprintf("status(%d)", uint8(s))
 }
 
+// Explain is String for people who wait for a node that answers so.
+func (s Status) Explain() string {
+	if s == StatusNoSpace {
+		return s.String() + ": its disk budget is used up, or its disk is full; it takes records again when what it holds is archived"
+	}
+	return s.String()
+}
+
 // Limits of the protocol, in one place; limits_test.go checks their relations.
 const (
 	// MaxRecordBytes is the largest payload of one record.

@@ -44,7 +44,7 @@ type Core struct {
 	value   []byte
 	pieces  map[protocol.LogID]int // number of pieces of state values that have more than one
 	handed  bool                   // the answers of the last batch are with the caller; the next call begins a batch
-	full    bool                   // appends are refused for want of space
+	space   protocol.Space         // what the machine was told
 
 	refusalRoom int   // bytes beyond an append that must be free before a full shard takes appends again
 	err         error // the error that stopped this core
@@ -52,6 +52,7 @@ type Core struct {
 	last  lastRecord
 	stats Stats
 	tried protocol.Time // when a full store was asked for room last
+	urged protocol.Time // likewise for repairs
 }
 
 // lastRecord is the record that joined the batch last: its successor needs no look into the store.
@@ -66,9 +67,10 @@ type Stats struct {
 	Commits        uint64 // store commits
 	ForcedCommits  uint64 // of them, on the device before the answers left
 	Records        uint64 // records written
-	RefusedNoSpace uint64 // appends refused for want of space
+	RefusedNoSpace uint64 // appends refused for want of space, repairs among them
 	Rebuilds       uint64 // times that the machine was read again from the store because a commit found no space
 	Full           bool   // appends are refused now
+	ReserveUsed    bool   // and repairs too
 }
 
 // Answers is what a batch answers. The slices, and what they point to, are valid until the next Step, Archived or Release;
@@ -80,9 +82,6 @@ type Answers struct {
 
 // ErrStopped is wrapped by every error after a failed commit.
 var ErrStopped = errors.New("shard stopped after a failed commit; restart the node")
-
-// errNoSpace is what the machine refuses appends with.
-var errNoSpace = errors.New("the shard's disk budget is used up")
 
 // Open opens the store in dir (made if it is absent) and restores every log from it. inc is the incarnation of the node's
 // data directory; the store of another one is refused. A log whose state value cannot be read is an error; records that
@@ -151,6 +150,10 @@ func (c *Core) Step(now protocol.Time, from protocol.Peer, m protocol.Message) {
 		if len(c.out.Acks) > n && c.out.Acks[n].Ack.Status == protocol.StatusNoSpace {
 			c.stats.RefusedNoSpace++
 		}
+		if a.Kind == protocol.AppendRepair && len(c.out.Records) > 0 {
+			// What else is in the batch was found room for without the reserve.
+			c.batch.UseReserve()
+		}
 	} else {
 		c.machine.Step(now, from, m, &c.out)
 	}
@@ -198,23 +201,37 @@ func refusalRoomOf(segmentBytes int64) int {
 const askAgain = 50 * protocol.Millisecond
 
 // checkRoom tells the machine beforehand whether the store has room for an append: once the machine has taken it, its
-// memory says that the record is held.
+// memory says that the record is held. When there is none, the repairs of openers have a reserve (R15).
 func (c *Core) checkRoom(now protocol.Time, a *protocol.Append) {
-	if c.full && now-c.tried < askAgain {
-		return
+	need := int64(c.batch.Bytes() + len(a.Block) + int(a.Count)*recordOverhead)
+	space := c.space
+	if space == protocol.SpaceFree || now-c.tried >= askAgain {
+		c.tried = now
+		want := need
+		if space != protocol.SpaceFree {
+			want += int64(c.refusalRoom)
+		}
+		switch room := c.store.HasRoom(want); {
+		case room:
+			space = protocol.SpaceFree
+		case space == protocol.SpaceFree:
+			space = protocol.SpaceRepairs
+		}
 	}
-	c.tried = now
-	need := c.batch.Bytes() + len(a.Block) + int(a.Count)*recordOverhead
-	if c.full {
-		need += c.refusalRoom
+	if a.Kind == protocol.AppendRepair && (space == protocol.SpaceRepairs || space == protocol.SpaceNone && now-c.urged >= askAgain) {
+		c.urged = now
+		space = protocol.SpaceRepairs
+		if !c.store.HasReserve(need) {
+			space = protocol.SpaceNone
+		}
 	}
-	switch room := c.store.HasRoom(int64(need)); {
-	case room && c.full:
-		c.full = false
-		c.machine.SetSpace(nil)
-	case !room && !c.full:
-		c.full = true
-		c.machine.SetSpace(errNoSpace)
+	c.setSpace(space)
+}
+
+func (c *Core) setSpace(space protocol.Space) {
+	if space != c.space {
+		c.space = space
+		c.machine.SetSpace(space)
 	}
 }
 
@@ -322,10 +339,10 @@ func (c *Core) Commit(now protocol.Time) (Answers, error) {
 func (c *Core) failed(now protocol.Time, err error) error {
 	if errors.Is(err, lst.ErrNoSpace) {
 		// Definite: nothing was written. The machine is ahead of the disk by this batch; what the disk says counts.
-		c.full = true
 		c.stats.Rebuilds++
 		if err = c.restore(c.machine.Incarnation(), now); err == nil {
-			c.machine.SetSpace(errNoSpace)
+			c.space, c.tried, c.urged = protocol.SpaceNone, now, now
+			c.machine.SetSpace(c.space)
 			return nil
 		}
 	}
@@ -460,7 +477,7 @@ func (c *Core) Log(id protocol.LogID) (protocol.LogStatus, bool) { return c.mach
 // Stats returns the counters.
 func (c *Core) Stats() Stats {
 	s := c.stats
-	s.Full = c.full
+	s.Full, s.ReserveUsed = c.space != protocol.SpaceFree, c.space == protocol.SpaceNone
 	return s
 }
 

@@ -66,3 +66,92 @@ func TestFullShardOfSmallSegmentsRecovers(t *testing.T) {
 		t.Fatal("still full")
 	}
 }
+
+// R15: a full shard takes the repairs of takeovers, as many as its reserve is large; beyond that it refuses them as it does
+// appends. Then archiving frees it all the same, and it takes appends again.
+func TestRepairsFitIntoAFullShard(t *testing.T) {
+	disk := vfs.NewMem(vfs.MemOptions{Seed: 8})
+	opt := options(disk, lst.Direct)
+	opt.SegmentBytes, opt.MaxRecordBytes, opt.Inline = 256<<10, 32<<10, true
+	opt.DiskBudgetBytes, opt.ReserveBytes = 4*opt.SegmentBytes, 2*opt.SegmentBytes
+	c, _, err := Open(testDir, opt, testInc, protocol.Rules{}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := start(t, c)
+	now := protocol.Time(1)
+	step := func(m protocol.Message) protocol.Ack {
+		t.Helper()
+		now += 60 * protocol.Millisecond
+		c.Step(now, 5, m)
+		a := commit(t, c)
+		if len(a.Acks) != 1 {
+			t.Fatalf("%T: %d acknowledgements", m, len(a.Acks))
+		}
+		return a.Acks[0].Ack
+	}
+	var last protocol.LSN
+	for {
+		a := step(w.append(1, 4_000))
+		if a.Status == protocol.StatusNoSpace {
+			break
+		}
+		if last = a.Last; last > 400 {
+			t.Fatal("the budget is not kept")
+		}
+	}
+	repaired := 0
+	epoch := protocol.Epoch(1)
+	for full := false; !full; {
+		epoch++
+		do(t, c, w.open(epoch))
+		// What is repaired is committed with the takeover and stays, as nothing is archived: the worst case.
+		rep := newWriter(testLog)
+		rep.epoch, rep.next, rep.seg = epoch, last+1, last+1
+		for i := range 8 {
+			m := rep.append(1, 4_000)
+			m.Kind = protocol.AppendRepair
+			a := step(m)
+			if full = a.Status == protocol.StatusNoSpace; full {
+				break
+			}
+			if a.Status != protocol.StatusOK {
+				t.Fatalf("repair %d at epoch %d of a full shard: %+v", i, epoch, a)
+			}
+			repaired += 4_000
+			last = a.Last
+		}
+		if epoch == 2 && full {
+			t.Fatal("a full shard refuses the repairs of the first takeover")
+		}
+		if repaired > 3*int(opt.SegmentBytes) {
+			t.Fatalf("%d bytes of repairs went into a reserve of %d", repaired, opt.ReserveBytes)
+		}
+		if a := step(w.activate(epoch, last+1)); a.Status != protocol.StatusOK {
+			t.Fatalf("activation at epoch %d of a full shard: %+v", epoch, a)
+		}
+		if a := step(&protocol.Watermark{Log: testLog, Epoch: epoch, Incarnation: testInc, CLSN: last}); a.Status != protocol.StatusOK {
+			t.Fatalf("watermark at epoch %d of a full shard: %+v", epoch, a)
+		}
+		if a := step(w.append(1, 4_000)); a.Status != protocol.StatusNoSpace {
+			t.Fatalf("append at epoch %d of a full shard: %+v", epoch, a)
+		}
+	}
+	if s := c.Stats(); !s.Full || !s.ReserveUsed || s.Rebuilds != 0 {
+		t.Fatalf("stats of a shard whose reserve is used up: %+v", s)
+	}
+	if used := disk.UsedBytes(); used > opt.DiskBudgetBytes+opt.ReserveBytes+2*opt.SegmentBytes {
+		t.Fatalf("%d bytes are used with a budget of %d and a reserve of %d", used, opt.DiskBudgetBytes, opt.ReserveBytes)
+	}
+	c.Archived(now, testLog, []protocol.ArchivedObject{{Label: 1, First: 1, Last: last, CLSN: last}})
+	commit(t, c)
+	if n, err := c.Store().Reclaim(); err != nil || n == 0 {
+		t.Fatalf("reclaim after everything was archived: %d segments, %v", n, err)
+	}
+	if a := step(w.activate(epoch+1, last+1)); a.Status != protocol.StatusOK {
+		t.Fatalf("activation: %+v", a)
+	}
+	if a := step(w.append(1, 4_000)); a.Status != protocol.StatusOK || c.Stats().Full {
+		t.Fatalf("append after everything was archived: %+v, %+v", a, c.Stats())
+	}
+}
