@@ -21,6 +21,7 @@ import (
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/ring"
+	"github.com/btrlog/btrlog/internal/sparselog"
 	"github.com/btrlog/btrlog/internal/storecount"
 	"github.com/btrlog/btrlog/internal/wire"
 	"github.com/btrlog/btrlog/objstore"
@@ -34,7 +35,7 @@ const defaultTimeout = 10 * time.Second
 // node, shared by all its logs. All methods may be called concurrently.
 type Client struct {
 	cfg     Config
-	log     *slog.Logger
+	log     *sparselog.Logger
 	store   objstore.Store
 	owned   bool // the store is closed with the client
 	cat     *meta.Catalog
@@ -77,7 +78,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	ctx, done := bounded(ctx, cfg.Timeout)
 	defer done()
-	c := &Client{cfg: cfg, log: cfg.Logger, begin: time.Now()}
+	c := &Client{cfg: cfg, log: sparselog.New(cfg.Logger), begin: time.Now()}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.requests.metadata = storecount.New("metadata", &c.requests.health)
 	c.requests.archive = storecount.New("archive", &c.requests.health)

@@ -3,6 +3,7 @@ package btrlog
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strconv"
@@ -94,7 +95,7 @@ func (c *Client) refresh(ctx context.Context, n *node) {
 		err = c.settlePlace(ctx, n, &rec.Record)
 	}
 	if err != nil && ctx.Err() == nil {
-		c.log.Warn("btrlog: cannot find a log node; it counts as silent", "node", string(n.id), "error", err)
+		c.log.Repeat(slog.LevelWarn, string(n.id), "btrlog: cannot find a log node; it counts as silent", "node", string(n.id), "error", err)
 	}
 }
 
@@ -210,7 +211,7 @@ func (c *Client) nodeRecords(ctx context.Context) ([]meta.NodeRecord, error) {
 		case err == nil:
 			out = append(out, n.Record)
 		case n.Record.ID != "" && ctx.Err() == nil && !isUnavailable(err):
-			c.log.Warn("btrlog: node record cannot be used", "node", string(n.Record.ID), "error", err)
+			c.log.Repeat(slog.LevelWarn, string(n.Record.ID), "btrlog: node record cannot be used", "node", string(n.Record.ID), "error", err)
 		default:
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -473,7 +474,7 @@ func (w *Writer) checkRecord() {
 				return
 			}
 			// A network without metadata must not end a writer that still commits.
-			w.c.log.Warn("btrlog: a node refused this writer and the log's record cannot be read", "log", w.name, "error", err)
+			w.c.log.Repeat(slog.LevelWarn, w.name, "btrlog: a node refused this writer and the log's record cannot be read", "log", w.name, "error", err)
 			_ = sleep(w.ctx, time.Duration(min(try, 20))*100*time.Millisecond) // the loop looks at ctx
 			continue
 		}

@@ -61,6 +61,11 @@ type Config struct {
 	// CollectEvery is how often the node looks for archived objects that may go: below the trim point, beyond the retention, of
 	// deleted logs. Default 10 min; negative: never.
 	CollectEvery time.Duration
+	// StoreGrace is for how long the object store may be silent before the node says that it is not ready. Default 1 min.
+	StoreGrace time.Duration
+	// StoreProbe is how often the node asks the object store for a small object when nobody else asks for anything, and how often
+	// it asks again while there is no answer, at most. Default 30 s.
+	StoreProbe time.Duration
 
 	// StartTimeout bounds the wait for the object store at the start. Default 30 s.
 	StartTimeout time.Duration
@@ -90,6 +95,8 @@ func (c *Config) fill() error {
 	setInt(&c.MTU, 1500)
 	setDuration(&c.FlushGrace, 2*time.Second)
 	setDuration(&c.IdleRelease, time.Minute)
+	setDuration(&c.StoreGrace, time.Minute)
+	setDuration(&c.StoreProbe, 30*time.Second)
 	setDuration(&c.StartTimeout, 30*time.Second)
 	setDuration(&c.CollectEvery, 10*time.Minute)
 	setDuration(&c.PeerInterval, time.Second)
@@ -119,7 +126,7 @@ func (c *Config) fill() error {
 		return fmt.Errorf("node: a sign of life every %v, down after %v without: at least 1 ms, and twice that, are needed", c.PeerInterval, c.PeerTimeout)
 	case c.CollectEvery > 0 && c.CollectEvery < time.Millisecond:
 		return fmt.Errorf("node: collection every %v; at least 1 ms", c.CollectEvery)
-	case c.FlushGrace < 0 || c.IdleRelease < 0 || c.StartTimeout < 0 || c.InboxMessages < 1 || c.InboxBytes < 1:
+	case c.FlushGrace < 0 || c.IdleRelease < 0 || c.StoreGrace < 0 || c.StoreProbe < 0 || c.StartTimeout < 0 || c.InboxMessages < 1 || c.InboxBytes < 1:
 		return errors.New("node: a negative limit")
 	}
 	if err := meta.CheckName(string(c.Node)); err != nil {

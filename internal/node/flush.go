@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -267,7 +268,7 @@ func (f *flusher) note(n *Node, j *job, err error) {
 	f.mu.Lock()
 	f.lastErr, f.lastTime = err.Error(), time.Now()
 	f.mu.Unlock()
-	n.cfg.Log.Warn("segment not archived, will be tried again", "log", j.key.log.String(), "first", j.key.first, "error", err)
+	n.log.Repeat(slog.LevelWarn, "", "segment not archived, will be tried again", "log", j.key.log.String(), "first", j.key.first, "error", err)
 }
 
 func (f *flusher) last() (string, time.Time) {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -25,6 +24,10 @@ const (
 	StatusPath = "/btrlog/v1/status"
 	// identityPath answers GET with Identity in JSON.
 	identityPath = "/btrlog/v1/identity"
+	// HealthPath, ReadyPath and MetricsPath answer GET; see HealthReport and Descs.
+	HealthPath  = "/healthz"
+	ReadyPath   = "/readyz"
+	MetricsPath = "/metrics"
 	// IdentityPath is where a node says who it is.
 	IdentityPath = identityPath
 )
@@ -69,13 +72,15 @@ func (t *traffic) leave(bytes int64) {
 // serve starts the HTTP server on the bound listener.
 func (n *Node) serve() {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+MessagePath, n.serveMessage)
-	mux.HandleFunc("GET "+StatusPath, n.serveStatus)
-	mux.HandleFunc("GET "+IdentityPath, n.serveIdentity)
-	mux.HandleFunc("GET "+HeartbeatPath, n.serveHeartbeat)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "live") })
-	mux.HandleFunc("GET /readyz", n.serveReady)
-	mux.Handle(httpstore.Path, httpstore.Handler(n.cfg.Store, n.cfg.Root, httpstore.HandlerOptions{}))
+	mux.HandleFunc("POST "+MessagePath, n.whenServing(n.serveMessage))
+	mux.HandleFunc("GET "+StatusPath, n.whenServing(n.serveStatus))
+	mux.HandleFunc("GET "+IdentityPath, n.whenServing(n.serveIdentity))
+	mux.HandleFunc("GET "+HeartbeatPath, n.whenServing(n.serveHeartbeat))
+	mux.HandleFunc("GET "+HealthPath, n.serveHealth)
+	mux.HandleFunc("GET "+ReadyPath, n.serveReady)
+	mux.HandleFunc("GET "+MetricsPath, n.serveMetrics)
+	// The store needs no shard, and an answer that is not the store's own would leave writes of clients unknown.
+	mux.Handle(httpstore.Path, httpstore.Handler(n.requests.proxy.Wrap(n.cfg.Store), n.cfg.Root, httpstore.HandlerOptions{}))
 	var p http.Protocols
 	p.SetHTTP1(true)
 	p.SetUnencryptedHTTP2(true)
@@ -89,6 +94,17 @@ func (n *Node) serve() {
 			n.fail(fmt.Errorf("node: HTTP: %w", err))
 		}
 	})
+}
+
+// whenServing refuses requests while the node starts.
+func (n *Node) whenServing(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if phase := n.phase.Load(); phase != nil {
+			busy(w, "the node is starting: "+*phase)
+			return
+		}
+		h(w, r)
+	}
 }
 
 // serveMessage is a datagram's way without its size: one request, one answer.
@@ -154,6 +170,7 @@ func (n *Node) ask(w http.ResponseWriter, r *http.Request, log protocol.LogID, m
 			return refusal(m, protocol.StatusUnavailable, n.dir.inc), 0
 		}
 		t.counters.overloaded.Add(1)
+		t.tally.answered(kindOf(m), protocol.StatusOverloaded)
 		return refusal(m, protocol.StatusOverloaded, n.dir.inc), 0
 	}
 	t.loop.Wake()
@@ -192,6 +209,7 @@ func (n *Node) fill(m protocol.Message, c *call) (answer protocol.Message, held 
 	// The records, and their copy in the frame.
 	if held = 2 * int64(limit); n.traffic.bytes.Add(held) > maxTrafficBytes {
 		n.traffic.refused.Add(1)
+		n.threads[n.owner(c.reply.Log)].tally.answered(kindOf(m), protocol.StatusOverloaded)
 		return refusal(m, protocol.StatusOverloaded, n.dir.inc), held
 	}
 	shard.FillReply(c.view, &c.reply, limit)
@@ -229,44 +247,4 @@ func writeJSON(w http.ResponseWriter, v any) {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	_ = e.Encode(v) // the asker is gone
-}
-
-// stuckAfter is when a shard that makes no turn is called stuck.
-const stuckAfter = 10 * time.Second
-
-// ready says why the node should get no work, or nil.
-func (n *Node) ready() error {
-	select {
-	case <-n.done:
-		return errors.New("the node is stopping")
-	default:
-	}
-	if !n.registered.Load() {
-		return errors.New("the node is starting")
-	}
-	return n.well()
-}
-
-// well says which part of the node does not work, or nil.
-func (n *Node) well() error {
-	for _, t := range n.threads {
-		if !t.alive.Load() {
-			return fmt.Errorf("shard %d does not run", t.index)
-		}
-		if silent := time.Duration(n.now() - protocol.Time(t.beat.Load())); silent > stuckAfter {
-			return fmt.Errorf("shard %d has been in one write for %v; its disk may hang", t.index, silent.Round(time.Second))
-		}
-		if err := t.core.Store().Err(); err != nil {
-			return fmt.Errorf("shard %d: %w", t.index, err)
-		}
-	}
-	return nil
-}
-
-func (n *Node) serveReady(w http.ResponseWriter, r *http.Request) {
-	if err := n.ready(); err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	_, _ = io.WriteString(w, "ready\n")
 }

@@ -58,6 +58,7 @@ type inbox struct {
 	bytes   int
 	reports []report
 	asks    []chan<- ShardStatus
+	looks   []chan<- *picture
 	closed  bool
 	refused uint64
 }
@@ -90,11 +91,29 @@ func (b *inbox) ask(c chan<- ShardStatus) bool {
 	return !b.closed
 }
 
+// look asks for a picture, which c must have room for. c is closed if the shard stops first.
+func (b *inbox) look(c chan<- *picture) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.looks = append(b.looks, c)
+	}
+	return !b.closed
+}
+
+// depth returns how many requests wait, and their bytes.
+func (b *inbox) depth() (items, bytes int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.items), b.bytes
+}
+
 // contents is what take moves out of an inbox, in memory that goes back and forth.
 type contents struct {
 	items   []item
 	reports []report
 	asks    []chan<- ShardStatus
+	looks   []chan<- *picture
 }
 
 // take moves everything out. in's memory becomes the inbox's; what it held must be done with.
@@ -107,6 +126,7 @@ func (b *inbox) take(in *contents) {
 	in.items, b.items = b.items, in.items[:0]
 	in.reports, b.reports = b.reports, in.reports[:0]
 	in.asks, b.asks = b.asks, in.asks[:0]
+	in.looks, b.looks = b.looks, in.looks[:0]
 	b.bytes = 0
 }
 
@@ -115,8 +135,8 @@ func (b *inbox) close() contents {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	c := contents{b.items, b.reports, b.asks}
-	b.items, b.reports, b.asks, b.bytes = nil, nil, nil, 0
+	c := contents{b.items, b.reports, b.asks, b.looks}
+	b.items, b.reports, b.asks, b.looks, b.bytes = nil, nil, nil, nil, 0
 	return c
 }
 

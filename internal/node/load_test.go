@@ -85,6 +85,9 @@ func TestStuckShardIsNotReady(t *testing.T) {
 	if err := n.ready(); err == nil || !strings.Contains(err.Error(), "disk may hang") {
 		t.Fatalf("ready: %v", err)
 	}
+	says(t, n.Address(), HealthPath, ShardStuck)
+	says(t, n.Address(), ReadyPath, ShardStuck)
+	n.threads[0].beat.Add(-int64(stuckAfter + time.Second))
 	if s := n.Status(); !strings.Contains(s.Detail[0].Problem, "no answer") {
 		t.Fatalf("status of a shard that hangs: %+v", s.Detail[0])
 	}

@@ -19,10 +19,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -33,6 +35,7 @@ import (
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/ring"
 	"github.com/btrlog/btrlog/internal/shard"
+	"github.com/btrlog/btrlog/internal/sparselog"
 	"github.com/btrlog/btrlog/internal/wire"
 	"github.com/btrlog/btrlog/lst"
 )
@@ -56,6 +59,10 @@ type Node struct {
 	listener  net.Listener
 	server    *http.Server
 	traffic   traffic
+
+	log      *sparselog.Logger
+	requests requests // to the object store
+	phase    atomic.Pointer[string]
 
 	base       time.Time
 	started    time.Time
@@ -125,6 +132,9 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 		failed: make(chan error, 1), done: make(chan struct{}), elsewhere: make(map[protocol.LogID]int)}
 	background, stop := context.WithCancel(context.Background())
 	n.stop = stop
+	n.log = sparselog.New(cfg.Log)
+	n.requests.init()
+	n.makeThreads()
 	if err := n.start(ctx, background); err != nil {
 		n.abandon()
 		return nil, err
@@ -135,24 +145,31 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 func (n *Node) start(ctx, background context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.StartTimeout)
 	defer cancel()
+	// The sockets are bound first: HTTP tells who waits for the node what it is doing, and no datagram that arrives before the
+	// threads run is lost.
+	if err := n.listen(); err != nil {
+		return err
+	}
+	n.serve()
+	n.enter("waiting for the object store")
 	if err := n.joinCluster(ctx); err != nil {
 		return err
 	}
 	if err := n.checkStart(ctx); err != nil {
 		return err
 	}
+	n.enter("recovering the shards' stores")
 	if err := n.openShards(); err != nil {
 		return err
 	}
-	// The sockets are bound before the record says where they are, and no datagram that arrives meanwhile is lost.
-	if err := n.listen(); err != nil {
-		return err
-	}
+	n.enter("registering")
 	if err := n.register(ctx); err != nil {
 		return err
 	}
 	for _, t := range n.threads {
+		t.post.cluster = n.cluster
 		t.beat.Store(int64(n.now()))
+		t.alive.Store(true)
 		t.reclaim = make(chan struct{}, 1)
 		n.background.Go(func() { n.reclaimer(background, t) })
 		n.running.Go(func() {
@@ -164,7 +181,8 @@ func (n *Node) start(ctx, background context.Context) error {
 	n.flusher.start(background, n, n.cfg.FlushWorkers)
 	n.collector.wg.Go(func() { n.collectLoop(background) })
 	n.startWatcher(background)
-	n.serve()
+	n.background.Go(func() { n.prober(background) })
+	n.phase.Store(nil)
 	n.cfg.Log.Info("node serves", "node", n.cfg.Node, "incarnation", n.dir.inc.String(), "cluster", n.cluster.String(), "address", n.advertise,
 		"shards", len(n.threads), "durability", n.cfg.durability())
 	return nil
@@ -173,19 +191,31 @@ func (n *Node) start(ctx, background context.Context) error {
 // abandon undoes a start that failed.
 func (n *Node) abandon() {
 	n.stop()
+	if n.server != nil {
+		n.server.Close() // the start's error is the one that counts
+	} else if n.listener != nil {
+		n.listener.Close()
+	}
+	n.background.Wait()
 	for _, t := range n.threads {
 		if t.loop != nil {
 			t.loop.Close()
+		}
+		if t.core == nil {
+			continue
 		}
 		if err := t.core.Close(); err != nil {
 			n.cfg.Log.Warn("closing a store after a failed start", "shard", t.index, "error", err)
 		}
 	}
-	if n.listener != nil {
-		n.listener.Close()
-	}
 	n.dir.close()
 }
+
+// enter says what the start is doing, until the node serves.
+func (n *Node) enter(phase string) { n.phase.Store(&phase) }
+
+// serving reports whether the start is over. What the start sets up may be used by other goroutines only after that.
+func (n *Node) serving() bool { return n.phase.Load() == nil }
 
 // fail notes the first error of a part; Run returns it.
 func (n *Node) fail(err error) {
@@ -253,11 +283,11 @@ func home(log protocol.LogID, shards int) int {
 // cluster. While the store cannot be reached it tries again until the start's deadline.
 func (n *Node) joinCluster(ctx context.Context) error {
 	var err error
-	n.catalog, err = meta.New(n.cfg.Store, meta.Config{Root: n.cfg.Root, Random: random64, Now: time.Now, Sleep: sleep})
+	n.catalog, err = meta.New(n.requests.metadata.Wrap(n.cfg.Store), meta.Config{Root: n.cfg.Root, Random: random64, Now: time.Now, Sleep: sleep})
 	if err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
-	if n.archive, err = archive.New(n.cfg.Store, archive.Options{Root: n.cfg.Root, Sleep: sleep, Rand: mathrand.Float64}); err != nil {
+	if n.archive, err = archive.New(n.requests.archive.Wrap(n.cfg.Store), archive.Options{Root: n.cfg.Root, Sleep: sleep, Rand: mathrand.Float64}); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
 	if err := n.probe(ctx); err != nil {
@@ -271,19 +301,28 @@ func (n *Node) joinCluster(ctx context.Context) error {
 	return n.dir.join(n.cluster)
 }
 
-// openShards opens the store of every shard that the directory has, and of those that are to be (steps 2 and 3 of identity.go).
+// makeThreads makes a thread for every shard that the directory has, and for those that are to be.
+func (n *Node) makeThreads() {
+	for i := range max(n.cfg.Shards, n.dir.id.Shards) {
+		t := &thread{n: n, index: i, parked: make(map[protocol.LogID][]parkedRead), maxBatch: int(min(maxBatchBytes, n.cfg.SegmentBytes/4))}
+		t.inbox.maxItems, t.inbox.maxBytes = n.cfg.InboxMessages, n.cfg.InboxBytes
+		t.plan.entries = make(map[planKey]*planned)
+		n.threads = append(n.threads, t)
+	}
+}
+
+// openShards opens the store of every shard (steps 2 and 3 of identity.go).
 func (n *Node) openShards() error {
-	total := max(n.cfg.Shards, n.dir.id.Shards)
+	total := len(n.threads)
 	if b := n.cfg.DiskBudgetBytes; b > 0 && b/int64(total) < minFiles*n.cfg.SegmentBytes {
 		return fmt.Errorf("node: disk budget of %d bytes: %s has %d shards, which need at least %d files of %d bytes each", b, n.dir.path, total, minFiles, n.cfg.SegmentBytes)
 	}
-	cores := make([]*shard.Core, total)
 	n.reports = make([]lst.RecoveryReport, total)
 	errs := make([]error, total)
 	var wg sync.WaitGroup
 	for i := range total {
 		wg.Go(func() {
-			cores[i], n.reports[i], errs[i] = shard.Open(n.dir.shardDir(i), n.cfg.storeOptions(total), n.dir.inc, protocol.Rules{}, n.now())
+			n.threads[i].core, n.reports[i], errs[i] = shard.Open(n.dir.shardDir(i), n.cfg.storeOptions(total), n.dir.inc, protocol.Rules{}, n.now())
 			if errs[i] == nil && n.reports[i].Created && i < n.dir.id.Shards {
 				errs[i] = fmt.Errorf("%s is missing or empty, and with it what this node has promised: wipe %s and let the node join as a blank one",
 					n.dir.shardDir(i), n.dir.path)
@@ -291,16 +330,6 @@ func (n *Node) openShards() error {
 		})
 	}
 	wg.Wait()
-	for i, c := range cores {
-		if c == nil {
-			continue
-		}
-		t := &thread{n: n, index: i, core: c, parked: make(map[protocol.LogID][]parkedRead),
-			maxBatch: int(min(maxBatchBytes, n.cfg.SegmentBytes/4))}
-		t.inbox.maxItems, t.inbox.maxBytes = n.cfg.InboxMessages, n.cfg.InboxBytes
-		t.plan.entries = make(map[planKey]*planned)
-		n.threads = append(n.threads, t)
-	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
@@ -365,7 +394,7 @@ func (n *Node) listenOnce() error {
 			return fmt.Errorf("shard %d: %w", i, err)
 		}
 		t.loop, t.port = loop, loop.LocalAddr().Port()
-		t.post = post{loop: loop, cluster: n.cluster, port: t.port, mtu: n.cfg.MTU, open: make(map[ring.Addr]int)}
+		t.post = post{loop: loop, port: t.port, mtu: n.cfg.MTU, open: make(map[ring.Addr]int)}
 	}
 	return nil
 }
@@ -395,7 +424,7 @@ func (n *Node) reclaimer(ctx context.Context, t *thread) {
 		dropped, err := t.core.Store().Reclaim()
 		switch {
 		case errors.Is(err, lst.ErrNoSpace):
-			n.cfg.Log.Warn("no space to reclaim files", "shard", t.index, "error", err)
+			n.log.Repeat(slog.LevelWarn, strconv.Itoa(t.index), "no space to reclaim files", "shard", t.index, "error", err)
 		case errors.Is(err, lst.ErrClosed):
 			return
 		case err != nil:

@@ -186,8 +186,8 @@ func TestFailedShardIsNotReady(t *testing.T) {
 	if code != http.StatusServiceUnavailable || !strings.Contains(text, "shard 0") {
 		t.Fatalf("readyz: %d %s", code, text)
 	}
-	if code, _ := httpGet(t, n, "/healthz"); code != http.StatusOK {
-		t.Fatalf("healthz: %d", code)
+	if code, text := httpGet(t, n, "/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(text, string(StoreLatched)) {
+		t.Fatalf("healthz: %d %s", code, text)
 	}
 	if s := n.Status(); s.Ready == "ready" || s.Detail[0].Problem == "" {
 		t.Fatalf("status: %+v", s)

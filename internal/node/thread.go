@@ -56,6 +56,7 @@ type thread struct {
 
 	nextTick, nextRelease protocol.Time
 	counters              counters
+	tally                 tally
 }
 
 // origin is where the answer to a message goes: a socket or an HTTP request. Its index plus one is the machine's Peer.
@@ -80,7 +81,6 @@ func (t *thread) run() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer t.finish()
-	t.alive.Store(true)
 	for !t.stopping.Load() {
 		if err := t.turn(); err != nil {
 			return fmt.Errorf("node: shard %d: %w", t.index, err)
@@ -111,7 +111,7 @@ func (t *thread) turn() error {
 		t.tick(now)
 	}
 	idle := len(t.origins) == 0
-	if err := t.commit(int(t.counters.messages.Load() - before)); err != nil {
+	if err := t.commit(now, int(t.counters.messages.Load()-before)); err != nil {
 		return err
 	}
 	if idle && !more && t.waiting >= len(t.in.items) {
@@ -210,11 +210,13 @@ func (t *thread) forward(owner int, to ring.Addr) {
 		return
 	}
 	t.counters.overloaded.Add(1)
+	t.n.threads[owner].tally.answered(kindOf(m), protocol.StatusOverloaded)
 	t.post.message(to, refusal(m, protocol.StatusOverloaded, t.core.Incarnation()))
 }
 
 func (t *thread) step(now protocol.Time, m protocol.Message, from origin) {
 	t.counters.messages.Add(1)
+	t.tally.stepped(m)
 	t.origins = append(t.origins, from)
 	t.core.Step(now, protocol.Peer(len(t.origins)), m)
 }
@@ -229,6 +231,12 @@ func (t *thread) drain(now protocol.Time) bool {
 		}
 		for _, c := range t.in.asks {
 			c <- t.status(now)
+		}
+		if len(t.in.looks) > 0 {
+			p := t.look(now)
+			for _, c := range t.in.looks {
+				c <- p
+			}
 		}
 	}
 	for t.waiting < len(t.in.items) && t.core.BatchBytes() < t.maxBatch {
@@ -250,6 +258,7 @@ func (t *thread) tick(now protocol.Time) {
 	if now >= t.nextRelease {
 		t.nextRelease = now + protocol.Time(releaseEvery)
 		t.core.Release(now, protocol.Time(t.n.cfg.IdleRelease))
+		t.core.AskForRoom(now)
 		select {
 		case t.reclaim <- struct{}{}:
 		default:
@@ -260,9 +269,9 @@ func (t *thread) tick(now protocol.Time) {
 	t.nextTick = t.n.now() + protocol.Time(min(max(tickEvery, 20*time.Since(began)), maxTick))
 }
 
-// commit ends the batch and sends its answers, which is all that the outside ever hears of it.
-func (t *thread) commit(messages int) error {
-	records := t.core.Stats().Records
+// commit ends the batch that began at turn, and sends its answers, which is all that the outside ever hears of it.
+func (t *thread) commit(turn protocol.Time, messages int) error {
+	before := t.core.Stats()
 	began := time.Now()
 	now := t.n.now()
 	answers, err := t.core.Commit(now)
@@ -270,14 +279,18 @@ func (t *thread) commit(messages int) error {
 		t.alive.Store(false)
 		return err
 	}
+	written := time.Since(began)
+	after := t.core.Stats()
+	t.noteFull(after.Full)
 	if len(t.origins) > 0 {
 		t.counters.batches.Add(1)
 		if t.n.cfg.Observer != nil {
-			t.n.cfg.Observer.Batch(t.index, messages, int(t.core.Stats().Records-records), time.Since(began))
+			t.n.cfg.Observer.Batch(t.index, messages, int(after.Records-before.Records), written)
 		}
 	}
 	for i := range answers.Acks {
 		a := &answers.Acks[i]
+		t.tally.answered(requestKind(a.Ack.Kind), a.Ack.Status)
 		o := &t.origins[a.To-1]
 		if o.call != nil {
 			o.call.ack = a.Ack
@@ -302,11 +315,31 @@ func (t *thread) commit(messages int) error {
 	}
 	clear(t.origins)
 	t.origins = t.origins[:0]
-	return t.post.flush()
+	err = t.post.flush()
+	if t.tally.appends > 0 {
+		// A batch that wrote nothing, such as one of records that are held already, made no difference of durability.
+		forced := after.Commits == before.Commits || after.ForcedCommits > before.ForcedCommits
+		t.tally.times(forced, time.Duration(now-turn), written, time.Since(began)-written)
+	}
+	return err
+}
+
+// noteFull publishes whether appends are refused for want of space, and says when that changes.
+func (t *thread) noteFull(full bool) {
+	if full == t.tally.full.Load() {
+		return
+	}
+	t.tally.full.Store(full)
+	if full {
+		t.n.cfg.Log.Warn("disk budget used up, appends are refused", "shard", t.index)
+	} else {
+		t.n.cfg.Log.Warn("appends are taken again", "shard", t.index)
+	}
 }
 
 // reply sends one reply, or parks it.
 func (t *thread) reply(now protocol.Time, r *protocol.ReplyOut) {
+	t.tally.answered(statusOf(r.Msg))
 	o := &t.origins[r.To-1]
 	if o.call == nil {
 		fillDatagram(t.core.View(), r, min(t.post.limit(o.to), maxDatagramReply))
@@ -394,6 +427,9 @@ func (t *thread) finish() {
 		for _, p := range list {
 			p.call.end(callStop)
 		}
+	}
+	for _, c := range left.looks {
+		close(c)
 	}
 	for _, c := range left.asks {
 		c <- ShardStatus{Shard: t.index, Problem: "the shard has stopped"}

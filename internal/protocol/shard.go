@@ -68,6 +68,9 @@ type Out struct {
 	// NeedForce is set when anything in the batch must be on the device before the replies leave: everything except the
 	// plain appends and watermarks of logs with memory durability.
 	NeedForce bool
+	// Promises counts the promises of the batch that were raised, Fencings those of them that ended the reign of a writer that
+	// was active here, and Activations the epochs that were activated.
+	Promises, Fencings, Activations int
 
 	heads []byte
 	state []byte
@@ -304,6 +307,10 @@ func (s *Shard) open(from Peer, m *Open, out *Out) {
 		r.Status = StatusFenced
 	default:
 		if m.Epoch > l.promised {
+			out.Promises++
+			if l.activated != 0 && l.activated == l.promised {
+				out.Fencings++
+			}
 			l.promised = m.Epoch
 			if l.settings.Name == "" {
 				l.settings.Name = m.Name
@@ -479,6 +486,7 @@ func (s *Shard) activate(from Peer, m *Activate, out *Out) {
 			l = &nodeLog{id: m.Log}
 			s.logs[m.Log] = l
 		}
+		out.Activations++
 		l.promised, l.activated, l.start = m.Epoch, m.Epoch, m.Start
 		l.history = append(History(nil), m.History...)
 		l.settings = m.Settings

@@ -69,6 +69,10 @@ type Stats struct {
 	Records        uint64 // records written
 	RefusedNoSpace uint64 // appends refused for want of space, repairs among them
 	Rebuilds       uint64 // times that the machine was read again from the store because a commit found no space
+	RecordBytes    uint64 // payload bytes of the records written
+	Promises       uint64 // promises that were raised
+	Fencings       uint64 // of them, those that ended the reign of a writer that was active here
+	Activations    uint64 // epochs that were activated
 	Full           bool   // appends are refused now
 	ReserveUsed    bool   // and repairs too
 }
@@ -262,7 +266,7 @@ func (c *Core) addRecord(r *protocol.RecordWrite) {
 			return
 		case placeTaken:
 			c.batch.Replace(id, uint64(r.LSN), r.Head, r.Data)
-			c.stats.Records++
+			c.wrote(r)
 			c.last = lastRecord{}
 			return
 		case placeHole:
@@ -274,7 +278,12 @@ func (c *Core) addRecord(r *protocol.RecordWrite) {
 		c.last.lsn = r.LSN
 	}
 	c.batch.Append(id, uint64(r.LSN), r.Head, r.Data)
+	c.wrote(r)
+}
+
+func (c *Core) wrote(r *protocol.RecordWrite) {
 	c.stats.Records++
+	c.stats.RecordBytes += uint64(len(r.Data))
 }
 
 type place uint8
@@ -331,6 +340,9 @@ func (c *Core) Commit(now protocol.Time) (Answers, error) {
 			c.stats.ForcedCommits++
 		}
 	}
+	c.stats.Promises += uint64(c.out.Promises)
+	c.stats.Fencings += uint64(c.out.Fencings)
+	c.stats.Activations += uint64(c.out.Activations)
 	// From here on the answers are true. Before the commit they would be promises about bytes that a power cut takes (C1).
 	return Answers{Acks: c.out.Acks, Replies: c.out.Replies}, nil
 }
@@ -466,6 +478,17 @@ func (c *Core) Endangered(living *protocol.Living, unknown func(protocol.Incarna
 // Flushable's.
 func (c *Core) Snapshot(log protocol.LogID, limit protocol.LSN, now protocol.Time, visit func(protocol.Segment)) {
 	c.machine.Snapshot(log, limit, now, visit)
+}
+
+// Totals sums over all logs (see protocol.Shard.Totals).
+func (c *Core) Totals(now protocol.Time) protocol.Totals { return c.machine.Totals(now) }
+
+// AskForRoom lets a shard that refuses appends look whether there is room again, although nobody appends.
+func (c *Core) AskForRoom(now protocol.Time) {
+	if c.space != protocol.SpaceFree && c.err == nil {
+		c.begin()
+		c.checkRoom(now, &protocol.Append{})
+	}
 }
 
 // Logs returns the status of all logs, ascending by id.
