@@ -74,6 +74,7 @@ func (n *Node) serve() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+MessagePath, n.whenServing(n.serveMessage))
 	mux.HandleFunc("GET "+StatusPath, n.whenServing(n.serveStatus))
+	mux.HandleFunc("GET /status", n.whenServing(n.serveStatus)) // for people
 	mux.HandleFunc("GET "+IdentityPath, n.whenServing(n.serveIdentity))
 	mux.HandleFunc("GET "+HeartbeatPath, n.whenServing(n.serveHeartbeat))
 	mux.HandleFunc("GET "+HealthPath, n.serveHealth)

@@ -251,6 +251,9 @@ func TestNodeMetricsAreDescribed(t *testing.T) {
 	for d := range have {
 		t.Errorf("%s is there and not described", d.Name)
 	}
+	if code, text := httpGet(t, n, "/status"); code != 200 || !strings.Contains(text, `"node": "a"`) {
+		t.Errorf("status by its short name: %d %.100s", code, text)
+	}
 	code, text := httpGet(t, n, MetricsPath)
 	if code != 200 || !strings.Contains(text, "# TYPE btrlog_node_append_seconds histogram\n") || !strings.Contains(text, `btrlog_node_info{node="a",`) {
 		t.Errorf("%d %.500s", code, text)
