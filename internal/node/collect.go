@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"log/slog"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -206,7 +207,7 @@ func (n *Node) collectNote(ctx context.Context, id protocol.LogID, err error) er
 	c.mu.Lock()
 	c.lastErr, c.lastTime = err.Error(), time.Now()
 	c.mu.Unlock()
-	n.cfg.Log.Warn("archived objects not collected, will be tried again", "log", id.String(), "error", err)
+	n.log.Repeat(slog.LevelWarn, "", "archived objects not collected, will be tried again", "log", id.String(), "error", err)
 	if errors.Is(err, archive.ErrUnavailable) || errors.Is(err, meta.ErrUnavailable) {
 		return err
 	}

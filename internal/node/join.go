@@ -17,7 +17,7 @@ import (
 func (n *Node) probe(ctx context.Context) error {
 	pause := 100 * time.Millisecond
 	for {
-		err := objstore.Probe(ctx, n.cfg.Store, n.cfg.Root)
+		err := objstore.Probe(ctx, n.requests.probe.Wrap(n.cfg.Store), n.cfg.Root)
 		if err == nil {
 			return nil
 		}

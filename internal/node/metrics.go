@@ -48,6 +48,7 @@ var (
 	mFlushQueue = gauge("btrlog_node_flush_queue", "segments", "Segments that wait for a flush worker, and those that one has.")
 	mFlushDue   = gauge("btrlog_node_flush_pending", "segments", "Stretches of committed records that are not archived, due or not.")
 	mFlushes    = counter("btrlog_node_flushes_total", "segments", "Segments written by this node, found in the store instead, and failed tries.", "outcome")
+	mCollected  = counter("btrlog_node_collected_total", "events", "Collection of the archive by this node: objects deleted, trim points moved by retention (expired), logs that a round could not finish (failed).", "event")
 	mHTTP       = gauge("btrlog_node_http_requests", "requests", "Messages over HTTP that are being served.")
 	mHTTPBytes  = gauge("btrlog_node_http_bytes", "bytes", "Memory of their bodies.")
 	mHTTPTotal  = counter("btrlog_node_http_requests_total", "requests", "Messages over HTTP, by outcome.", "outcome")
@@ -76,7 +77,7 @@ var (
 
 // Descs are all of them, in the order in which they are written.
 var Descs = append([]*ours.Desc{mInfo, mUp, mLive, mRdy, mShrd, mRequests, mRefusals, mAppend, mRecords, mRecordBytes, mCommits, mPromises, mFencings, mActivations,
-	mLogs, mHeld, mUncommitted, mLag, mUnarchived, mUnarchBytes, mFlushLag, mInbox, mInboxBytes, mParked, mFlushQueue, mFlushDue, mFlushes, mHTTP, mHTTPBytes,
+	mLogs, mHeld, mUncommitted, mLag, mUnarchived, mUnarchBytes, mFlushLag, mInbox, mInboxBytes, mParked, mFlushQueue, mFlushDue, mFlushes, mCollected, mHTTP, mHTTPBytes,
 	mHTTPTotal, mBudget, mUsed, mFiles, mReclaimable, mPayload, mStreams, mSpare, mFull, mWritten, mSyncs, mSnapshots, mDropped, mDatagrams, mForwarded, mLost,
 	mRSS, mHeap, mGoroutines}, storecount.Descs...)
 
@@ -108,6 +109,10 @@ func (n *Node) Metrics() []ours.Family {
 	}
 	l.Add(mInfo, 1, string(n.cfg.Node), n.dir.inc.String(), n.cluster.String(), n.cfg.Zone, n.cfg.durability())
 	n.collectFlushes(&l)
+	g := n.collector.status()
+	l.Add(mCollected, float64(g.Deleted), "deleted")
+	l.Add(mCollected, float64(g.Expired), "expired")
+	l.Add(mCollected, float64(g.Failed), "failed")
 	t := &n.traffic
 	l.Add(mHTTP, float64(t.requests.Load()))
 	l.Add(mHTTPBytes, float64(t.bytes.Load()))
