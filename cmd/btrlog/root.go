@@ -40,7 +40,7 @@ func newRoot() *cobra.Command {
 	group(root)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return settle(cmd) }
 	grouped(root, "To begin", devCommand(), logCommand())
-	grouped(root, "Run a cluster, and look at it", nodeCommand(), nodesCommand(), configCommand())
+	grouped(root, "Run a cluster, and look at it", nodeCommand(), clusterCommand(), nodesCommand(), configCommand())
 	grouped(root, "Look inside, and test", lstCommand(), simCommand())
 	grouped(root, "About this program", versionCommand(), completionCommand())
 	root.SetHelpCommandGroupID("About this program")

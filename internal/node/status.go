@@ -18,8 +18,9 @@ type Status struct {
 	Identity
 	Address    string        `json:"address"`
 	UptimeMS   int64         `json:"uptime_ms"`
-	Durability string        `json:"durability"` // the way to the disk; logs with memory durability say so themselves
-	Ready      string        `json:"ready"`      // "ready", or why not
+	Durability string        `json:"durability"`        // the way to the disk; logs with memory durability say so themselves
+	Ready      string        `json:"ready"`             // "ready", or why not
+	DiskBudget int64         `json:"disk_budget_bytes"` // of all shards together; 0: none but the disk
 	Flush      FlushStatus   `json:"flush"`
 	Collect    CollectStatus `json:"collect"`
 	Peers      []PeerStatus  `json:"peers"`
@@ -102,6 +103,8 @@ type LogStatus struct {
 	Deleted         bool             `json:"deleted,omitempty"`
 	Damaged         []protocol.Range `json:"damaged,omitempty"`
 	IdleMS          int64            `json:"idle_ms"`
+	Unarchived      uint64           `json:"unarchived_bytes"`  // held here above archived_through, committed or not
+	Missing         []protocol.Range `json:"missing,omitempty"` // above archived_through, of which no copy is here
 
 	id    protocol.LogID
 	peers []protocol.Incarnation
@@ -130,7 +133,7 @@ func (t *thread) status(now protocol.Time) ShardStatus {
 		s.Logs = append(s.Logs, LogStatus{Log: l.Log.String(), Name: l.Settings.Name, Durability: durability, Promised: l.Promised, Activated: l.Activated,
 			Start: l.Start, Committed: l.CLSN, ArchivedThrough: l.ArchivedThrough, DroppedThrough: l.DroppedThrough, Highest: l.Highest, Deleted: l.Deleted,
 			Damaged: slices.Clone(l.Damaged), IdleMS: int64(now-l.LastAppend) / int64(protocol.Millisecond),
-			id: l.Log, peers: slices.Clone(l.Settings.Peers)})
+			Unarchived: l.Unarchived, Missing: l.Missing, id: l.Log, peers: slices.Clone(l.Settings.Peers)})
 	}
 	return s
 }
@@ -153,6 +156,7 @@ const statusTimeout = 2 * time.Second
 // Status asks every shard and returns the whole picture. A shard that does not answer in time is named as such.
 func (n *Node) Status() Status {
 	s := Status{Identity: n.identity(), Address: n.advertise, UptimeMS: time.Since(n.started).Milliseconds(), Durability: n.cfg.durability(), Ready: "ready",
+		DiskBudget: n.cfg.DiskBudgetBytes,
 		Flush: FlushStatus{Done: n.flusher.flushed.Load(), Failed: n.flusher.failed.Load(), Running: n.flusher.running.Load(), Snapshots: n.flusher.snapshots.Load(),
 			Store: n.cfg.Store.String(), Archive: n.archive.Counters()},
 		HTTP: HTTPStatus{n.traffic.requests.Load(), n.traffic.bytes.Load(), n.traffic.served.Load(), n.traffic.refused.Load(),

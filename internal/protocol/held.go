@@ -1,6 +1,9 @@
 package protocol
 
-import "sort"
+import (
+	"math"
+	"sort"
+)
 
 // run is a stretch of consecutive LSNs of one label and one segment that a node holds.
 type run struct {
@@ -210,4 +213,32 @@ func (h held) extents(floor LSN, limit int) (list []Extent, through LSN) {
 		return out, cut - 1
 	}
 	return list, MaxLSN
+}
+
+// bytesAbove estimates the bytes of the records above floor: exact but for runs that were cut in their middle.
+func (h held) bytesAbove(floor LSN) (sum uint64) {
+	for i := range h {
+		for j := range h[i].runs {
+			if r := &h[i].runs[j]; r.To > floor {
+				sum += r.bytesAbove(floor)
+			}
+		}
+	}
+	return sum
+}
+
+// missing lists the LSNs above floor, up to top, that are held under no label; at most limit stretches.
+func (h held) missing(floor, top LSN, limit int) (out []Range) {
+	list, _ := h.extents(floor, math.MaxInt)
+	next := floor + 1
+	for _, e := range list {
+		if e.From > next && len(out) < limit {
+			out = append(out, Range{next, e.From - 1})
+		}
+		next = max(next, e.To+1)
+	}
+	if next <= top && len(out) < limit {
+		out = append(out, Range{next, top})
+	}
+	return out
 }

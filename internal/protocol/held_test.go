@@ -77,6 +77,9 @@ func (m heldModel) check(h held) error {
 			}
 		}
 	}
+	if err := m.checkStatus(h, 11, maxLSN); err != nil {
+		return err
+	}
 	if x, e := h.highest(); x != top || e != topLabel {
 		return fmt.Errorf("highest %d@%d, want %d@%d", x, e, top, topLabel)
 	}
@@ -98,6 +101,75 @@ func (m heldModel) check(h held) error {
 		}
 	}
 	return nil
+}
+
+// checkStatus compares what held tells operators: what is missing, exactly, and the bytes, exactly where no run is cut by the floor or was cut
+// before.
+func (m heldModel) checkStatus(h held, floor, top LSN) error {
+	var missing []Range
+	for x := floor + 1; x <= top; x++ {
+		if _, ok := m.best(x); ok {
+			continue
+		}
+		if n := len(missing); n > 0 && missing[n-1].To+1 == x {
+			missing[n-1].To = x
+		} else {
+			missing = append(missing, Range{x, x})
+		}
+	}
+	if got := h.missing(floor, top, len(missing)); !slices.Equal(got, missing) {
+		return fmt.Errorf("missing above %d: %v, want %v", floor, got, missing)
+	}
+	if n := len(missing); n > 1 {
+		if got := h.missing(floor, top, n-1); !slices.Equal(got, missing[:n-1]) {
+			return fmt.Errorf("missing above %d, at most %d: %v, want %v", floor, n-1, got, missing[:n-1])
+		}
+	}
+	exact, want := true, uint64(0)
+	for _, l := range h {
+		for _, r := range l.runs {
+			exact = exact && (r.To <= floor || r.From > floor && r.Off != unknownOff && r.Next != unknownOff)
+		}
+	}
+	for k, p := range m {
+		if k.lsn > floor {
+			want += uint64(p.size)
+		}
+	}
+	if got := h.bytesAbove(floor); exact && got != want {
+		return fmt.Errorf("%d bytes above %d, want %d", got, floor, want)
+	}
+	return nil
+}
+
+// Where a run was cut in its middle the bytes are estimated: equal records are counted exactly, and nothing is counted that is not there.
+func TestHeldBytesOfCutRuns(t *testing.T) {
+	var h held
+	l := h.ensure(1)
+	for x := LSN(1); x <= 10; x++ {
+		l.add(x, 1, uint64(x-1)*100, 100)
+	}
+	for x := LSN(11); x <= 20; x++ {
+		l.add(x, 11, uint64(x-11)*300, 300)
+	}
+	for _, c := range []struct {
+		floor LSN
+		want  uint64
+	}{{0, 4000}, {4, 3600}, {10, 3000}, {15, 1500}, {20, 0}, {30, 0}} {
+		if got := h.bytesAbove(c.floor); got != c.want {
+			t.Errorf("above %d: %d bytes, want %d", c.floor, got, c.want)
+		}
+	}
+	l.cutThrough(4)
+	l.cutFrom(18)
+	for _, c := range []struct {
+		floor LSN
+		want  uint64
+	}{{0, 600}, {4, 600}, {7, 300}, {15, 0}} { // of the second segment nothing but its beginning is known
+		if got := h.bytesAbove(c.floor); got != c.want {
+			t.Errorf("after the cuts above %d: %d bytes, want %d", c.floor, got, c.want)
+		}
+	}
 }
 
 func TestHeldAgainstModel(t *testing.T) {

@@ -166,11 +166,22 @@ type LogStatus struct {
 	Deleted         bool
 	Damaged         []Range
 	LastAppend      Time
+	// Unarchived is how many bytes of records this node holds above ArchivedThrough, committed or not; an estimate where a record in
+	// the middle of a segment was archived or lost, since the index has no sizes of single records.
+	Unarchived uint64
+	// Missing are the LSNs above ArchivedThrough, up to the highest that the node holds or knows committed, of which it holds no
+	// copy: the lowest maxMissing stretches.
+	Missing []Range
 }
+
+// maxMissing bounds LogStatus.Missing.
+const maxMissing = 64
 
 func (l *nodeLog) status() LogStatus {
 	top, _ := l.held.highest()
-	return LogStatus{l.id, l.settings, l.promised, l.activated, l.start, l.committed(), l.archived, l.dropped, top, l.deleted, l.damaged, l.lastAppend}
+	return LogStatus{Log: l.id, Settings: l.settings, Promised: l.promised, Activated: l.activated, Start: l.start, CLSN: l.committed(), ArchivedThrough: l.archived,
+		DroppedThrough: l.dropped, Highest: top, Deleted: l.deleted, Damaged: l.damaged, LastAppend: l.lastAppend,
+		Unarchived: l.held.bytesAbove(l.archived), Missing: l.held.missing(l.archived, max(top, l.clsn), maxMissing)}
 }
 
 // raiseCLSN is the one place where a watermark rises; it never falls while the node runs (P9).
