@@ -59,7 +59,19 @@ func TestChecker(t *testing.T) {
 			c.read(storyLog, 1, one(1), "r")
 			c.read(storyLog, 1, one(2), "s")
 		}, "S4"},
-		{"read, then gone", func(c *checker) { gave(c, 1, 1, 1); c.read(storyLog, 1, one(1), "r"); c.opened(storyLog, 2, 1, 0, "v") }, "S1"},
+		{"read, then gone", func(c *checker) { gave(c, 1, 1, 1); c.read(storyLog, 1, one(1), "r"); c.opened(storyLog, 2, 1, 0, "v") }, "S4"},
+		{"read, then acknowledged with other bytes", func(c *checker) { gave(c, 1, 1, 1); c.read(storyLog, 1, one(1), "r"); acked(c, 2, 1, 2) }, "S4"},
+		{"older record behind an open", func(c *checker) { gave(c, 1, 1, 1); c.opened(storyLog, 2, 1, 0, "v"); c.read(storyLog, 1, one(1), "r") }, "S3"},
+		{"re-sent by a live re-open", func(c *checker) {
+			gave(c, 1, 1, 1)
+			c.opened(storyLog, 2, 1, 0, "w")
+			gave(c, 2, 1, 1)
+			acked(c, 2, 1, 1)
+			c.read(storyLog, 1, one(1), "r")
+			c.final(storyLog, 1, map[protocol.LSN][]byte{1: one(1)}, "a")
+		}, ""},
+		{"lost", func(c *checker) { acked(c, 1, 1, 1); c.lost(storyLog, 1, "r") }, "S6"},
+		{"seen, then not in the end", func(c *checker) { gave(c, 1, 1, 1); c.read(storyLog, 1, one(1), "r"); c.final(storyLog, 0, nil, "a") }, "S4"},
 		{"stale tail", func(c *checker) { c.tailRead(storyLog, 1, 5, 4, "r") }, "S4"},
 		{"tail, then gone", func(c *checker) { c.tailRead(storyLog, 1, 5, 6, "r"); c.opened(storyLog, 2, 6, 5, "v") }, "S4"},
 		{"missing at the end", func(c *checker) {

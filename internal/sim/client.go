@@ -94,7 +94,7 @@ func (c *client) send(to protocol.NodeID, m protocol.Message) {
 		c.w.fail("wire", "%s cannot encode %s: %v", c.name, brief(m), err)
 		return
 	}
-	c.w.net.send(c.ep, n.ep, w.Finish())
+	c.w.net.send(c.ep, n.ep, classOf(m), w.Finish())
 }
 
 func (c *client) context(d protocol.Time) context.Context { return c.p.context(c.w.now + d) }
@@ -184,6 +184,7 @@ func (c *client) open(l *simLog, o openOptions) (*opened, error) {
 		// Also when the process is killed, which unwinds it.
 		w.opening[l.id]--
 		delete(w.targets, c)
+		delete(w.openers, c)
 		if !over {
 			w.c.add(&w.c.OpensKilled)
 			if stage == protocol.StageActivate {
@@ -237,6 +238,7 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 		recorded = target // nothing was ever installed, so nothing was ever acknowledged
 	}
 	w.targets[c] = target
+	w.openers[c] = slices.Concat(recorded, target)
 	if !recorded.Equal(target) {
 		w.c.add(&w.c.EnsembleChanges)
 	}
@@ -265,6 +267,9 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 					}
 				})
 				c.p.kill()
+			} else if s != *stage && s == w.wipeAt && !w.healed {
+				w.wipeAt = protocol.StageFence
+				w.wipeMember(w.openers[c])
 			}
 			*stage = op.Stage() // where it was, if it fails
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/lst"
@@ -68,11 +69,31 @@ func (w *world) fault(name string) {
 		for _, c := range w.actors {
 			switch w.chance.IntN(4) {
 			case 0:
+				w.c.add(&w.c.OneWayPartitions)
 				w.net.block(c.ep, n.ep, w.now+length)
 			case 1:
+				w.c.add(&w.c.OneWayPartitions)
 				w.net.block(n.ep, c.ep, w.now+length)
 			}
 		}
+	case "cutOff":
+		// Every client with as many nodes out of reach as still leave it a read quorum, each with others.
+		for _, c := range w.actors {
+			for range w.p.qw - 1 {
+				o := w.nodes[w.chance.IntN(len(w.nodes))]
+				w.net.block(c.ep, o.ep, w.now+length)
+				if w.chance.IntN(2) == 0 {
+					w.net.block(o.ep, c.ep, w.now+length)
+				}
+			}
+		}
+	case "starve":
+		w.net.starved = slices.DeleteFunc(w.net.starved, func(s starvation) bool { return s.until <= w.now })
+		s := starvation{class(w.chance.IntN(int(classes))), n.ep, w.now + 2*length, between(w.chance, 20*millisecond, 2*second)}
+		w.tracef("%s messages at %s take %s longer for %s", s.class, n.id, ms(s.delay), ms(2*length))
+		w.net.starved = append(w.net.starved, s)
+	case "wipeOpening":
+		w.wipeAt = pick(w.chance, protocol.StageFetch, protocol.StageRepair, protocol.StageInstall, protocol.StageActivate)
 	case "isolate":
 		for _, c := range w.actors {
 			w.net.block(c.ep, n.ep, w.now+length)
@@ -166,6 +187,18 @@ func (w *world) wipe(n *node) {
 	n.format()
 	n.register()
 	n.restartIn(between(w.chance, millisecond, 500*millisecond))
+}
+
+// wipeMember replaces the disk of one of the members, if the failure model allows it.
+func (w *world) wipeMember(e protocol.Ensemble) {
+	for _, i := range w.chance.Perm(len(e)) {
+		n := w.byID[e[i].Node]
+		if n.inc == e[i].Incarnation && w.mayLose(n) {
+			w.c.add(&w.c.WipesInTakeover)
+			w.wipe(n)
+			return
+		}
+	}
 }
 
 // mayLose reports whether the failure model allows the loss of n's disk now: of no ensemble that is recorded, or that an

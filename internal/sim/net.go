@@ -9,6 +9,56 @@ import (
 // endpoint is the address of a node or a client on the simulated network.
 type endpoint uint64
 
+// class is a kind of message, which is what the network may hold back.
+type class uint8
+
+const (
+	classOpen class = iota
+	classAppend
+	classRepair
+	classFetch
+	classActivate
+	classWatermark
+	classRead
+	classAck
+	classReply
+	classes
+)
+
+func (c class) String() string {
+	return [...]string{"open", "append", "repair", "fetch", "activate", "watermark", "read", "ack", "reply"}[c]
+}
+
+func classOf(m protocol.Message) class {
+	switch m := m.(type) {
+	case *protocol.Open:
+		return classOpen
+	case *protocol.Append:
+		if m.Kind == protocol.AppendNormal {
+			return classAppend
+		}
+		return classRepair
+	case *protocol.Fetch:
+		return classFetch
+	case *protocol.Activate:
+		return classActivate
+	case *protocol.Watermark:
+		return classWatermark
+	case *protocol.Read:
+		return classRead
+	case *protocol.Ack:
+		return classAck
+	}
+	return classReply
+}
+
+// starvation holds back one class of messages at one host: an order of events that chance would hardly find.
+type starvation struct {
+	class        class
+	host         endpoint // to or from it
+	until, delay protocol.Time
+}
+
 // network carries packets, byte for byte. It loses, doubles, delays and reorders them, and blocks directions.
 type network struct {
 	s       *scheduler
@@ -17,6 +67,7 @@ type network struct {
 	c       *counters
 	hosts   map[endpoint]func(from endpoint, packet []byte)
 	blocked map[[2]endpoint]protocol.Time // until when a direction is blocked
+	starved []starvation
 	healed  bool
 	trace   func(from, to endpoint, what string, packet []byte)
 }
@@ -35,20 +86,27 @@ func (n *network) block(a, b endpoint, until protocol.Time) {
 func (n *network) heal() {
 	n.healed = true
 	clear(n.blocked)
+	n.starved = nil
 }
 
-func (n *network) latency() protocol.Time {
+func (n *network) latency(from, to endpoint, c class) protocol.Time {
 	d := n.p.netDelay + protocol.Time(n.rng.ExpFloat64()*float64(n.p.netJitter))
 	if !n.healed && n.rng.Float64() < n.p.netStall {
 		// A packet that was stuck somewhere: it comes after its sender has sent it again, after a takeover, after a crash.
 		d += protocol.Time(n.rng.Int64N(int64(n.p.netStallMax) + 1))
 		n.c.add(&n.c.Delayed)
 	}
+	for i := range n.starved {
+		if s := &n.starved[i]; s.class == c && (s.host == from || s.host == to) && n.s.now < s.until {
+			d += s.delay
+			n.c.add(&n.c.Starved)
+		}
+	}
 	return d
 }
 
 // send takes ownership of packet.
-func (n *network) send(from, to endpoint, packet []byte) {
+func (n *network) send(from, to endpoint, c class, packet []byte) {
 	n.c.add(&n.c.Packets)
 	if until, ok := n.blocked[[2]endpoint{from, to}]; ok {
 		if n.s.now < until {
@@ -64,14 +122,14 @@ func (n *network) send(from, to endpoint, packet []byte) {
 		}
 		if n.rng.Float64() < n.p.netDup {
 			n.c.add(&n.c.Duplicated)
-			n.deliver(from, to, packet)
+			n.deliver(from, to, c, packet)
 		}
 	}
-	n.deliver(from, to, packet)
+	n.deliver(from, to, c, packet)
 }
 
-func (n *network) deliver(from, to endpoint, packet []byte) {
-	n.s.after(n.latency(), func() {
+func (n *network) deliver(from, to endpoint, c class, packet []byte) {
+	n.s.after(n.latency(from, to, c), func() {
 		if n.trace != nil {
 			n.trace(from, to, "packet", packet)
 		}

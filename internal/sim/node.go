@@ -56,6 +56,7 @@ type packet struct {
 
 type outgoing struct {
 	to    endpoint
+	class class
 	bytes []byte
 }
 
@@ -338,7 +339,7 @@ func (n *node) completed() {
 
 func (n *node) reply() {
 	for _, a := range n.answers {
-		n.w.net.send(n.ep, a.to, a.bytes)
+		n.w.net.send(n.ep, a.to, a.class, a.bytes)
 	}
 	n.answers = nil
 }
@@ -405,7 +406,7 @@ func (n *node) encode(a shard.Answers) []outgoing {
 				return out
 			}
 		}
-		out = append(out, outgoing{endpoint(to), w.Finish()})
+		out = append(out, outgoing{endpoint(to), classAck, w.Finish()})
 	}
 	for i := range a.Replies {
 		r := &a.Replies[i]
@@ -415,7 +416,7 @@ func (n *node) encode(a shard.Answers) []outgoing {
 			n.w.fail("wire", "%s cannot encode a reply: %v", n.id, err)
 			return out
 		}
-		out = append(out, outgoing{endpoint(r.To), w.Finish()})
+		out = append(out, outgoing{endpoint(r.To), classReply, w.Finish()})
 	}
 	return out
 }

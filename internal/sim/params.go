@@ -35,6 +35,7 @@ type params struct {
 	storeUnavailable          float64
 	storeConflict             float64
 	storeLost, storeLate      float64
+	storeStale                float64 // of lists
 	window                    int
 	segment                   int64
 	flushAge                  protocol.Time
@@ -79,7 +80,7 @@ func between(r *rand.Rand, lo, hi protocol.Time) protocol.Time {
 // faultNames are the kinds of fault that the nemesis knows; draw gives each a weight, often zero, so that seeds differ
 // in character.
 var faultNames = []string{"power", "tear", "kill", "partition", "isolate", "powerAll", "wipe", "damage", "slowDisk", "storeDown", "storeSlow", "killClient", "pauseClient",
-	"killOpener", "noStore", "restart"}
+	"killOpener", "noStore", "restart", "starve", "starve", "wipeOpening", "cutOff"}
 
 // draw makes the parameters of a seed.
 func draw(seed uint64) *params {
@@ -92,6 +93,10 @@ func draw(seed uint64) *params {
 	p.writers = 1 + r.IntN(3)
 	p.readers = 1 + r.IntN(2)
 	p.chaos = between(r, 5*second, 20*second)
+	if r.IntN(12) == 0 {
+		// Many logs on the same nodes, and little else.
+		p.logs, p.writers, p.readers, p.chaos = 8+r.IntN(17), 1+r.IntN(2), 1, between(r, 3*second, 6*second)
+	}
 	p.netDelay = between(r, 20*1000, 500*1000)
 	p.netJitter = between(r, 10*1000, 2*millisecond)
 	if r.IntN(4) > 0 {
@@ -110,6 +115,7 @@ func draw(seed uint64) *params {
 		p.storeConflict = r.Float64() * pick(r, 0.0, 0.05, 0.2)
 		p.storeLost = r.Float64() * pick(r, 0.0, 0.05, 0.2)
 		p.storeLate = r.Float64() * pick(r, 0.0, 0.0, 0.1)
+		p.storeStale = r.Float64() * pick(r, 0.0, 0.2, 1)
 	}
 	p.window = pick(r, 4, 16, 64)
 	p.segment = protocol.MinSegmentBytes
@@ -141,6 +147,11 @@ func draw(seed uint64) *params {
 		p.faults = append(p.faults, weighted{"wipe", 12})
 		p.faultEvery = between(r, 100*millisecond, 400*millisecond)
 	}
+	if r.IntN(4) == 0 {
+		// Takeovers on nodes of which one after another is replaced under them, each client with other nodes out of reach.
+		p.faults = append(p.faults, weighted{"wipeOpening", 6}, weighted{"cutOff", 6}, weighted{"killOpener", 3})
+		p.writers, p.life = max(p.writers, 2), between(r, 200*millisecond, second)
+	}
 	p.powerCutAtEnd = r.IntN(2) == 0
 	return p
 }
@@ -160,13 +171,13 @@ func (p *params) String() string {
 	return fmt.Sprintf("seed=%d nodes=%d ensemble=%d/%d logs=%d writers=%d readers=%d chaos=%s\n"+
 		"  net: delay=%s jitter=%s loss=%.3f dup=%.3f stall=%.3f up to %s\n"+
 		"  disk: write=%s direct=%v segment=%d snapshot=%d records\n"+
-		"  store: delay=%s unavailable=%.3f conflict=%.3f lost=%.3f late=%.3f\n"+
+		"  store: delay=%s unavailable=%.3f conflict=%.3f lost=%.3f late=%.3f stale lists=%.3f\n"+
 		"  log: window=%d segment=%d flush age=%s segment age=%s record<=%d block=%d\n"+
 		"  writers: think=%s life=%s\n  archive: looks every %s; retain %d, %d bytes; disk budget %d; trims=%v\n  faults: every %s:%s; power cut at end=%v",
 		p.seed, p.nodes, p.n, p.qw, p.logs, p.writers, p.readers, ms(p.chaos),
 		ms(p.netDelay), ms(p.netJitter), p.netLoss, p.netDup, p.netStall, ms(p.netStallMax),
 		ms(p.diskWrite), p.direct, p.lstSegment, p.snapshotRecords,
-		ms(p.storeDelay), p.storeUnavailable, p.storeConflict, p.storeLost, p.storeLate,
+		ms(p.storeDelay), p.storeUnavailable, p.storeConflict, p.storeLost, p.storeLate, p.storeStale,
 		p.window, p.segment, ms(p.flushAge), ms(p.segmentAge), p.maxRecord, p.blockBytes,
 		ms(p.think), ms(p.life), ms(p.flushEvery), p.retain, p.retainBytes, p.budget, p.trims, ms(p.faultEvery), f, p.powerCutAtEnd)
 }
@@ -177,7 +188,8 @@ func ms(t protocol.Time) string { return fmt.Sprintf("%.3fms", float64(t)/1e6) }
 // faults it stands for were never tried.
 type counters struct {
 	Packets, Lost, Duplicated, Delayed, Partitioned  int
-	StoreRequests, StoreOutages                      int
+	StoreRequests, StoreOutages, StaleLists          int
+	OneWayPartitions, Starved, WipesInTakeover       int
 	AppliedButUnknown, StoreConflicts, HiddenRetries int
 	Batches, Appends, AppendBatches, Commits         int
 	WindowFull                                       int
@@ -205,7 +217,7 @@ func (c *counters) add(n *int) { *n++ }
 // budget that is reached, and internal/shard and internal/node test full disks by themselves.
 var required = []string{"Commits", "Takeovers", "OverlappingTakeovers", "PowerCuts", "TornWrites", "Kills", "PowerCutsOfAll", "Wipes", "DamagedSeen",
 	"AppliedButUnknown", "StaleReturners", "PartialActivations", "HoledSegments", "EnsembleChanges", "Zombies", "Fenced", "Duplicated",
-	"Lost", "Delayed", "Partitioned", "StoreOutages", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Reclaimed", "Trims", "Restarts", "OpenersKilled"}
+	"Lost", "Delayed", "Partitioned", "OneWayPartitions", "Starved", "WipesInTakeover", "StoreOutages", "StoreConflicts", "HiddenRetries", "StaleLists", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Reclaimed", "Trims", "Restarts", "OpenersKilled"}
 
 // table returns the counters by name.
 func (c *counters) table() map[string]int {

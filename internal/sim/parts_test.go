@@ -138,7 +138,7 @@ func TestNetwork(t *testing.T) {
 	var got []byte
 	n.hosts[2] = func(_ endpoint, b []byte) { got = append(got, b[0]) }
 	for i := range 200 {
-		n.send(1, 2, []byte{byte(i)})
+		n.send(1, 2, classRead, []byte{byte(i)})
 	}
 	s.run(10*second, func() bool { return false })
 	if c.Lost == 0 || c.Duplicated == 0 || c.Delayed == 0 || len(got) != 200-c.Lost+c.Duplicated || bytes.Equal(got, sorted(got)) {
@@ -147,11 +147,11 @@ func TestNetwork(t *testing.T) {
 	got = nil
 	n.block(1, 2, s.now+second)
 	n.hosts[1] = func(endpoint, []byte) { got = append(got, 'r') }
-	n.send(1, 2, []byte{1})
+	n.send(1, 2, classRead, []byte{1})
 	n.heal()
 	for range 100 {
-		n.send(1, 2, []byte{2})
-		n.send(2, 1, []byte{2})
+		n.send(1, 2, classRead, []byte{2})
+		n.send(2, 1, classRead, []byte{2})
 	}
 	s.run(s.now+10*second, func() bool { return false })
 	if c.Partitioned != 1 || len(got) != 200 {

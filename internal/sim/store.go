@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/objstore"
@@ -26,12 +27,21 @@ type store struct {
 	down  protocol.Time // outage until
 	slow  protocol.Time // slow until
 	calm  bool
+
+	created []creation // young objects, oldest first: what a list that lags does not show yet
+}
+
+// creation is an object that was created a short while ago.
+type creation struct {
+	key string
+	at  protocol.Time
 }
 
 func newStore(s *scheduler, rng *rand.Rand, seed uint64, p *params, c *counters) *store {
 	inner := memory.New(memory.Options{Name: "sim"})
 	puts := &countingStore{Store: inner}
 	st := &store{s: s, rng: rng, p: p, c: c, inner: inner, puts: puts, f: faulty.New(puts, faulty.Config{Seed: seed})}
+	puts.created = func(key string) { st.created = append(st.created, creation{key, s.now}) }
 	for _, r := range []faulty.Rule{
 		{Ops: faulty.AllOps, Fault: faulty.Unavailable, Probability: p.storeUnavailable},
 		{Ops: faulty.Puts, Fault: faulty.Conflict, Probability: p.storeConflict},
@@ -139,9 +149,27 @@ func (t *store) Head(ctx context.Context, key string) (info objstore.Info, err e
 func (t *store) List(ctx context.Context, prefix, startAfter string, limit int) (page objstore.Page, err error) {
 	err = t.request(ctx, "list", prefix, func(ctx context.Context) (err error) {
 		page, err = t.f.List(ctx, prefix, startAfter, limit)
+		if err == nil && !t.calm && t.p.storeStale > 0 && t.rng.Float64() < t.p.storeStale {
+			t.lag(&page)
+		}
 		return err
 	})
 	return page, err
+}
+
+// lag takes from a page what was created less than staleFor ago.
+func (t *store) lag(page *objstore.Page) {
+	for len(t.created) > 0 && t.created[0].at+staleFor < t.s.now {
+		t.created = t.created[1:]
+	}
+	old := slices.DeleteFunc(slices.Clone(page.Objects), func(o objstore.Info) bool {
+		return slices.ContainsFunc(t.created, func(c creation) bool { return c.key == o.Key })
+	})
+	if len(old) == len(page.Objects) || len(old) == 0 && page.More {
+		return // a page without objects ends a listing, and what follows may be old
+	}
+	page.Objects = old
+	t.c.add(&t.c.StaleLists)
 }
 
 func (t *store) Delete(ctx context.Context, key string) error {
@@ -151,16 +179,23 @@ func (t *store) Delete(ctx context.Context, key string) error {
 func (t *store) String() string { return "mem://sim" }
 func (t *store) Close() error   { return nil }
 
+// staleFor is how long a list may lag behind the writes.
+const staleFor = 500 * millisecond
+
 // countingStore counts the writes that were applied, whatever their sender is told.
 type countingStore struct {
 	objstore.Store
 	applied int
+	created func(key string)
 }
 
 func (s *countingStore) Put(ctx context.Context, key string, body []byte, meta map[string]string, cond objstore.Condition) (objstore.Info, error) {
 	info, err := s.Store.Put(ctx, key, body, meta, cond)
 	if err == nil {
 		s.applied++
+		if cond.IsIfAbsent() {
+			s.created(key)
+		}
 	}
 	return info, err
 }

@@ -38,7 +38,9 @@ type world struct {
 	healed  bool
 	opening map[protocol.LogID]int // opens that hold a token and are not finished
 	targets map[*client]protocol.Ensemble
-	armed   protocol.Stage // the stage in which the next opener dies; StageFence: none
+	openers map[*client]protocol.Ensemble // recorded and wanted members of the opens under way
+	wipeAt  protocol.Stage                // when the next opener gets to that stage, a disk under it is replaced; StageFence: none
+	armed   protocol.Stage                // the stage in which the next opener dies; StageFence: none
 
 	failure *Failure
 	trace   *bytes.Buffer // nil unless asked for
@@ -55,7 +57,7 @@ func newWorld(seed uint64, m Mutant, verbose bool) *world {
 	p := draw(seed)
 	w := &world{scheduler: newScheduler(), p: p, mutant: m, byID: map[protocol.NodeID]*node{}, clients: 1000,
 		load: derive(seed, "load"), chance: derive(seed, "faults"), ids: derive(seed, "ids"), opening: map[protocol.LogID]int{},
-		targets: map[*client]protocol.Ensemble{}}
+		targets: map[*client]protocol.Ensemble{}, openers: map[*client]protocol.Ensemble{}}
 	if verbose {
 		w.trace = &bytes.Buffer{}
 	}
