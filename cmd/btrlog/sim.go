@@ -34,11 +34,15 @@ line is the verdict: failed seeds, and missing, the events that so many seeds sh
 
 func simVerb(verb string, seeds int, short, long, example string) *cobra.Command {
 	var from uint64
+	var only string
 	var verbose, asJSON bool
 	cmd := &cobra.Command{Use: verb, Short: short, Long: long, Example: example, Args: noArgs}
 	f := cmd.Flags()
 	f.IntVar(&seeds, "seeds", seeds, "how many seeds; of mutants: at most how many each")
 	f.Uint64Var(&from, "from", 1, "first seed")
+	if verb == "mutants" {
+		f.StringVar(&only, "only", "", "the mutants to try, by name with commas between; all if empty")
+	}
 	f.BoolVarP(&verbose, "verbose", "v", false, "print the trace of a seed that fails")
 	jsonFlag(cmd, &asJSON, "the result as one JSON document")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -48,7 +52,7 @@ func simVerb(verb string, seeds int, short, long, example string) *cobra.Command
 		if verb == "run" && !asJSON {
 			fmt.Fprintln(cmd.OutOrStdout(), "counts of all seeds together; 'btrlog sim run --help' explains them")
 		}
-		args := []string{verb, fmt.Sprintf("-seeds=%d", seeds), fmt.Sprintf("-from=%d", from), fmt.Sprintf("-v=%t", verbose), fmt.Sprintf("-json=%t", asJSON)}
+		args := []string{verb, fmt.Sprintf("-seeds=%d", seeds), fmt.Sprintf("-from=%d", from), fmt.Sprintf("-v=%t", verbose), fmt.Sprintf("-json=%t", asJSON), "-only=" + only}
 		if code := sim.Main(args, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
 			return &exitError{code}
 		}

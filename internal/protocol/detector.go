@@ -102,6 +102,6 @@ func (s *Shard) Snapshot(log LogID, limit LSN, now Time, visit func(Segment)) {
 	if l == nil || l.deleted {
 		return
 	}
-	l.flushable(s.inc, now, l.archived+1, min(limit, l.clsn), visit)
-	l.flushable(s.inc, now, max(l.archived, l.clsn)+1, limit, visit)
+	l.flushable(s.inc, now, l.archived+1, min(limit, l.clsn), s.rules, visit)
+	l.flushable(s.inc, now, max(l.archived, l.clsn)+1, limit, s.rules, visit)
 }

@@ -27,6 +27,7 @@ type Merge struct {
 	clsn     LSN   // never falls (P9)
 	epoch    Epoch // of the reign that told clsn
 	archived LSN   // committed and in the archive; says nothing about what copies nodes hold
+	Rules    Rules
 }
 
 // SetView takes a record that was read. What it starts at is committed up to there.
@@ -47,7 +48,7 @@ func (m *Merge) Observe(r *ReadReply) int {
 	if i < 0 || r.Status != StatusOK {
 		return -1
 	}
-	if r.CLSN > m.clsn {
+	if r.CLSN > m.clsn || m.Rules.WatermarkFalls {
 		m.clsn, m.epoch = r.CLSN, r.Activated
 	}
 	m.archived = max(m.archived, r.ArchivedThrough)

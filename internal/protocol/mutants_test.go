@@ -14,7 +14,12 @@ var mutantSeeds = flag.Int("mutant-seeds", 4000, "how many seeds the search for 
 //	WatermarkBeforeActivate  one seed in some 30,000                            script h09
 //	QuorumOfAbsents          drops only what was not committed                  script x01, TestPaperOneCopyIsEnough
 //	CountAnyIncarnation      a Shard never acknowledges for another             TestAckOfForeignIncarnation
+//	DamagedIsAbsent, KeepPartialBatch, LabelIsOwner, ArchivedNotDurable,        internal/sim, whose readers, disks and flushers are
+//	FlushUncommitted, NeverSealCut, WatermarkFalls                              those of the product
 var simKills = map[string]bool{
+	"ReadWithoutFence": true, "PromiseNotDurable": true, "DecideEarly": true, "DamagedIsAbsent": false, "RepairKeepsLabel": true, "KeepPartialBatch": false,
+	"LabelIsOwner": false, "CommitBelowQuorum": true, "WrongIncarnationAnswers": true, "ArchivedNotDurable": false, "ArchivedIsWatermark": true,
+	"FlushUncommitted": false, "NeverSealCut": false, "WatermarkFalls": false,
 	"TakeAppendsBelowPromise": true, "FetchWithoutPromise": false, "VoidFromStartOnly": true, "WatermarkBeforeActivate": false,
 	"BlankNodesVote": true, "IgnoreRecordedStart": true, "ActivateBeforeRecord": true, "NoCopyToNewcomers": true, "NoRepair": true,
 	"QuorumOfAbsents": false, "CommitOutOfOrder": true, "CountAnyIncarnation": false, "TrustForeignArchive": true, "DropBeforeArchived": true,

@@ -326,7 +326,12 @@ func (o *Opener) lacks() string {
 	return out
 }
 
-func (o *Opener) qr() int { return len(o.cfg.Recorded) - o.cfg.Qw + 1 }
+func (o *Opener) qr() int {
+	if o.cfg.Rules.DecideEarly {
+		return max(1, len(o.cfg.Recorded)-o.cfg.Qw)
+	}
+	return len(o.cfg.Recorded) - o.cfg.Qw + 1
+}
 
 // knowing counts the recorded incarnations that have promised and answered.
 func (o *Opener) knowing() int {
@@ -485,7 +490,8 @@ func (o *Opener) answer(r *OpenReply, x LSN) (Epoch, Answer) {
 	best, found := Epoch(0), false
 	i := sort.Search(len(r.Held), func(i int) bool { return r.Held[i].From > x })
 	for _, e := range r.Held[:i] {
-		if e.To >= x && e.Label >= best && !o.cfg.History.Void(e.Label, x) {
+		if e.To >= x && e.Label >= best && !o.cfg.History.Void(e.Label, x) &&
+			!(o.cfg.Rules.LabelIsOwner && x <= o.b && e.Label != o.cfg.History.owner(x)) {
 			best, found = e.Label, true
 		}
 	}
@@ -499,7 +505,7 @@ func (o *Opener) answer(r *OpenReply, x LSN) (Epoch, Answer) {
 		return 0, Unknown
 	}
 	for _, d := range r.Damaged {
-		if x >= d.From && x <= d.To {
+		if x >= d.From && x <= d.To && !o.cfg.Rules.DamagedIsAbsent {
 			return 0, Unknown
 		}
 	}

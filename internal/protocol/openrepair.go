@@ -180,7 +180,7 @@ func (o *Opener) redecide() {
 // that was committed is whole at some node of every read quorum; a part of one is what an opener left that died.
 func (o *Opener) cutPartialBatch() {
 	n := len(o.fetched)
-	if n == 0 || !o.fetched[n-1].More {
+	if n == 0 || !o.fetched[n-1].More || o.cfg.Rules.KeepPartialBatch {
 		return
 	}
 	for n > 0 && o.fetched[n-1].More {
@@ -193,6 +193,14 @@ func (o *Opener) cutPartialBatch() {
 // planRepair labels [R, T] with our epoch, in segments of its own that begin at R.
 func (o *Opener) planRepair() {
 	o.segStart, o.segOff = o.r, 0
+	if o.cfg.Rules.RepairKeepsLabel {
+		copyAt := o.copyAt
+		for _, rec := range o.fetched {
+			o.planCopy(rec)
+		}
+		o.copyAt, o.repaired = copyAt, len(o.fetched)
+		return
+	}
 	limit := o.cfg.Settings.SegmentBytes
 	for i := 0; i < len(o.fetched); {
 		j, size := i, 0

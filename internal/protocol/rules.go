@@ -4,6 +4,35 @@ package protocol
 // notice (DESIGN section 8, mutants). The zero value is the protocol. Only tests and `btrlog sim` set them; production
 // code passes Rules{}.
 type Rules struct {
+	// ReadWithoutFence breaks P2: a node answers Open without keeping the promise.
+	ReadWithoutFence bool
+	// PromiseNotDurable breaks P14: a promise is answered and not written.
+	PromiseNotDurable bool
+	// DecideEarly breaks P2 (X2): an open decides with one knowing node fewer than Qr.
+	DecideEarly bool
+	// DamagedIsAbsent breaks P3: what a node cannot read any more counts as absent.
+	DamagedIsAbsent bool
+	// RepairKeepsLabel breaks P6: the tail is written again under the labels it had.
+	RepairKeepsLabel bool
+	// KeepPartialBatch breaks P5: a tail may end inside a batch.
+	KeepPartialBatch bool
+	// LabelIsOwner breaks P8 as in H6: a copy is void unless its label is the epoch that the history gives the LSN to.
+	LabelIsOwner bool
+	// CommitBelowQuorum breaks P9: one copy fewer than Qw commits.
+	CommitBelowQuorum bool
+	// WrongIncarnationAnswers breaks P4 (X9, R3): a node takes what was meant for another incarnation of it, and answers for that.
+	WrongIncarnationAnswers bool
+	// ArchivedNotDurable breaks P14 as in H5: neither archived-through nor the watermark is written. (The watermark alone may be lost, P9.)
+	ArchivedNotDurable bool
+	// ArchivedIsWatermark breaks P3: a node that missed an epoch takes archived-through for a proof of its own copies.
+	ArchivedIsWatermark bool
+	// FlushUncommitted makes what a node holds above its watermark flushable too, which is right only if the object is stamped with
+	// the watermark of the plan (A3, H11).
+	FlushUncommitted bool
+	// NeverSealCut breaks A2 as in H14: a segment that a takeover cut short waits to be filled.
+	NeverSealCut bool
+	// WatermarkFalls breaks P9 at a reader: the last answer counts, not the highest.
+	WatermarkFalls bool
 	// TakeAppendsBelowPromise breaks P2: a fenced writer's append is still stored.
 	TakeAppendsBelowPromise bool
 	// FetchWithoutPromise breaks P2: recovery reads are answered by a node that did not promise.
@@ -32,4 +61,33 @@ type Rules struct {
 	TrustForeignArchive bool
 	// DropBeforeArchived breaks P13: local data goes when the flush starts, not when the object is confirmed.
 	DropBeforeArchived bool
+}
+
+// owner is H6's wrong reading of P8: the youngest epoch that starts at or below lsn.
+func (h History) owner(lsn LSN) Epoch {
+	for i := len(h) - 1; i >= 0; i-- {
+		if h[i].Start <= lsn {
+			return h[i].Epoch
+		}
+	}
+	return 0
+}
+
+// keepOwned forgets what the history gives to another label, but for what the epoch now activated has repaired (H6).
+func (h *held) keepOwned(hist History, activated Epoch) {
+	for i := range *h {
+		lr := &(*h)[i]
+		if lr.label == activated {
+			continue
+		}
+		var kept []run
+		for _, r := range lr.runs {
+			for x := r.From; x <= r.To; x++ {
+				if hist.owner(x) == lr.label {
+					kept = append(kept, run{x, x, r.SegStart, unknownOff, unknownOff})
+				}
+			}
+		}
+		lr.runs = kept
+	}
 }

@@ -250,7 +250,12 @@ func (s *Shard) Step(now Time, from Peer, m Message, out *Out) {
 func (s *Shard) Finish(out *Out) {
 	for _, l := range s.dirty {
 		from := len(out.state)
+		archived, dropped, clsn := l.archived, l.dropped, l.clsn
+		if s.rules.ArchivedNotDurable {
+			l.archived, l.dropped, l.clsn = 0, 0, 0
+		}
 		out.state = l.encodeState(out.state)
+		l.archived, l.dropped, l.clsn = archived, dropped, clsn
 		out.State = append(out.State, StateWrite{l.id, out.state[from:len(out.state):len(out.state)]})
 		l.dirty = false
 	}
@@ -280,7 +285,7 @@ func (s *Shard) markLazily(l *nodeLog, out *Out) {
 // the sender learns that it is gone, which an incarnation that the sender never heard of could not tell it (R3).
 func (s *Shard) ack(to Peer, asked Incarnation, l *nodeLog, a Ack, out *Out) {
 	a.Incarnation = s.inc
-	if a.Status == StatusWrongIncarnation {
+	if a.Status == StatusWrongIncarnation || s.rules.WrongIncarnationAnswers {
 		a.Incarnation = asked
 	}
 	if l != nil {
@@ -306,7 +311,7 @@ func (s *Shard) open(from Peer, m *Open, out *Out) {
 	case m.Epoch < l.promised:
 		r.Status = StatusFenced
 	default:
-		if m.Epoch > l.promised {
+		if m.Epoch > l.promised && !s.rules.ReadWithoutFence {
 			out.Promises++
 			if l.activated != 0 && l.activated == l.promised {
 				out.Fencings++
@@ -315,7 +320,9 @@ func (s *Shard) open(from Peer, m *Open, out *Out) {
 			if l.settings.Name == "" {
 				l.settings.Name = m.Name
 			}
-			s.mark(l, out)
+			if !s.rules.PromiseNotDurable {
+				s.mark(l, out)
+			}
 		}
 		r.Activated, r.Start, r.CLSN, r.ArchivedThrough = l.activated, l.start, l.clsn, l.archived
 		r.Held, r.Through = l.held.extents(l.archived, MaxExtents)
@@ -329,7 +336,7 @@ func (s *Shard) open(from Peer, m *Open, out *Out) {
 // can commit. It returns StatusOK when the log may take a message of the activated epoch.
 func (s *Shard) check(l *nodeLog, inc Incarnation, e Epoch) Status {
 	switch {
-	case inc != s.inc:
+	case inc != s.inc && !s.rules.WrongIncarnationAnswers:
 		return StatusWrongIncarnation
 	case l == nil:
 		return StatusNotActivated
@@ -354,7 +361,7 @@ func (s *Shard) append(now Time, from Peer, m *Append, out *Out) {
 		stamp = 0
 		if a.Status == StatusNotActivated {
 			a.Status = StatusNotPromised
-			if l != nil && l.promised == m.Epoch {
+			if l != nil && (l.promised == m.Epoch || s.rules.ReadWithoutFence) {
 				a.Status = StatusOK
 			}
 		}
@@ -470,7 +477,7 @@ func (s *Shard) activate(from Peer, m *Activate, out *Out) {
 	l := s.logs[m.Log]
 	a := Ack{Log: m.Log, Epoch: m.Epoch, Kind: AckActivate}
 	switch {
-	case m.Incarnation != s.inc:
+	case m.Incarnation != s.inc && !s.rules.WrongIncarnationAnswers:
 		a.Status = StatusWrongIncarnation
 	case m.Log == 0 || m.Epoch == 0 || m.Start == 0 || m.B+1 != m.Start || len(m.History) > MaxHistory || m.History.Validate() != nil ||
 		m.History.Last() != (HistoryEntry{m.Epoch, m.Start}) || len(m.Settings.Name) > MaxNameBytes || len(m.Settings.Peers) > MaxEnsemble:
@@ -492,6 +499,9 @@ func (s *Shard) activate(from Peer, m *Activate, out *Out) {
 		l.settings = m.Settings
 		l.settings.Peers = append([]Incarnation(nil), m.Settings.Peers...)
 		l.sealed = 0
+		if s.rules.LabelIsOwner {
+			l.held.keepOwned(l.history, m.Epoch)
+		}
 		if !s.rules.VoidFromStartOnly {
 			// What is void is dead for good, so its room may go in the same commit.
 			l.held.void(l.history, func(label Epoch) { out.Trims = append(out.Trims, Trim{Log: l.id, Label: label, Whole: true}) })

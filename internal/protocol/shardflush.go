@@ -31,14 +31,18 @@ type Segment struct {
 // Everything in one list entry is one snapshot taken on the shard's thread (A3).
 func (s *Shard) Flushable(now Time, visit func(Segment)) {
 	for _, l := range s.logs {
-		if !l.deleted && l.clsn > l.archived {
-			l.flushable(s.inc, now, l.archived+1, l.clsn, visit)
+		limit := l.clsn
+		if s.rules.FlushUncommitted {
+			limit, _ = l.held.highest()
+		}
+		if !l.deleted && limit > l.archived {
+			l.flushable(s.inc, now, l.archived+1, limit, s.rules, visit)
 		}
 	}
 }
 
 // flushable visits the stretches of [from, limit]. A limit above the watermark is for failure snapshots alone.
-func (l *nodeLog) flushable(inc Incarnation, now Time, from, limit LSN, visit func(Segment)) {
+func (l *nodeLog) flushable(inc Incarnation, now Time, from, limit LSN, rules Rules, visit func(Segment)) {
 	for x := from; x <= limit; {
 		label, ok := l.held.best(x)
 		if !ok {
@@ -61,10 +65,13 @@ func (l *nodeLog) flushable(inc Incarnation, now Time, from, limit LSN, visit fu
 			FlushAge: Time(l.settings.FlushAgeMS) * Millisecond}
 		// A younger label that takes over inside the run ends the stretch for good, as an end of the segment does.
 		ended := last < min(r.To, limit) || (last == r.To && l.ends(label, r))
+		if rules.NeverSealCut && label < l.activated {
+			ended, seg.FlushAge = false, 0
+		}
 		switch {
 		case ended && x == max(r.SegStart, l.archived+1):
 			seg.Complete = true
-		case (ended || last == r.To) && l.closed(label, r):
+		case (ended || last == r.To) && l.closed(label, r) && !rules.NeverSealCut:
 			// A stretch of a segment that has holes here and takes no more records. A node without holes writes the whole;
 			// if none is left, only the union of such stretches closes the holes (A2), so each is written in the end, by
 			// nodes that look first.
@@ -83,12 +90,16 @@ func (l *nodeLog) flushable(inc Incarnation, now Time, from, limit LSN, visit fu
 // log's trim point has passed it, and only a look at the store can raise archived-through. blank says that nothing at all is
 // held up to the watermark, as at a node that has just taken another's place: it has nothing to wait for, and until it knows
 // archived-through it can tell nobody.
+//
+// A node that promised an epoch and did not activate it has missed something, and may be the only one left who can say what is
+// archived: its opener waits for that, and cannot activate anybody before.
 func (s *Shard) Behind(visit func(log LogID, archived LSN, blank bool)) {
 	for _, l := range s.logs {
-		if l.deleted || l.clsn <= l.archived {
+		missed := l.promised > l.activated
+		if l.deleted || l.clsn <= l.archived && !missed {
 			continue
 		}
-		if _, held := l.held.best(l.archived + 1); !held {
+		if _, held := l.held.best(l.archived + 1); !held || missed {
 			visit(l.id, l.archived, l.skip(l.archived, 0) > l.clsn)
 		}
 	}
@@ -185,7 +196,7 @@ func (s *Shard) Archived(now Time, log LogID, objects []ArchivedObject, out *Out
 	}
 	if a > l.archived {
 		l.archived = a
-		if label <= l.activated {
+		if label <= l.activated || s.rules.ArchivedIsWatermark {
 			l.raiseCLSN(a) // not if we missed an epoch that wrote there: see committed
 		}
 		kept := l.damaged[:0]

@@ -65,3 +65,31 @@ func TestFlushableStretchesOfHoledSegment(t *testing.T) {
 		t.Fatalf("flushable of the whole: %+v", whole)
 	}
 }
+
+// A newcomer that promised and was never activated may be the only one left who can say what is archived: it has to look, or its log
+// can never be opened again. Found by the simulator (L1: write quorum 2 of 2, all records archived, one disk after the other
+// replaced).
+func TestBehindNamesALogThatWasPromisedOnly(t *testing.T) {
+	s := NewShard(7, Rules{})
+	var out Out
+	s.Step(1, 1, &Open{Log: 1, Epoch: 5, Name: "x"}, &out)
+	behind := 0
+	s.Behind(func(log LogID, archived LSN, blank bool) {
+		if log != 1 || archived != 0 || !blank {
+			t.Errorf("log %v, archived %d, blank %v", log, archived, blank)
+		}
+		behind++
+	})
+	if behind != 1 {
+		t.Fatalf("%d logs are behind", behind)
+	}
+	s.Archived(2, 1, []ArchivedObject{{Label: 3, First: 1, Last: 62, CLSN: 62}}, &out)
+	out.Reset()
+	s.Step(3, 1, &Open{Log: 1, Epoch: 6, Name: "x"}, &out)
+	if r := out.Replies[0].Msg.(*OpenReply); r.ArchivedThrough != 62 || r.CLSN != 0 || len(r.Held) != 0 {
+		t.Fatalf("the next opener is told %+v", r)
+	}
+	// The epoch is activated, and nothing is missing: there is nothing to look for.
+	s.Step(4, 1, &Activate{Log: 1, Epoch: 6, Incarnation: 7, Start: 63, B: 62, History: History{{6, 63}}, Settings: Settings{Window: 8}}, &out)
+	s.Behind(func(LogID, LSN, bool) { t.Error("still behind") })
+}

@@ -9,7 +9,7 @@ func (s *Shard) fetch(from Peer, m *Fetch, out *Out) {
 	r := &FetchReply{Log: m.Log, Epoch: m.Epoch, Req: m.Req, Incarnation: s.inc, From: m.From, Through: m.To}
 	ro := ReplyOut{To: from, Msg: r, Log: m.Log, MaxBytes: int(m.MaxBytes)}
 	switch {
-	case m.Incarnation != s.inc:
+	case m.Incarnation != s.inc && !s.rules.WrongIncarnationAnswers:
 		r.Status = StatusWrongIncarnation
 	case l == nil:
 		r.Status = StatusNotPromised
@@ -17,7 +17,7 @@ func (s *Shard) fetch(from Peer, m *Fetch, out *Out) {
 		r.Status = StatusFenced
 	case l.deleted:
 		r.Status = StatusDeleted
-	case l.promised < m.Epoch && !s.rules.FetchWithoutPromise:
+	case l.promised < m.Epoch && !s.rules.FetchWithoutPromise && !s.rules.ReadWithoutFence:
 		r.Status = StatusNotPromised
 	case m.From == 0 || m.From > m.To || m.To > MaxLSN:
 		r.Status = StatusBad
@@ -28,6 +28,9 @@ func (s *Shard) fetch(from Peer, m *Fetch, out *Out) {
 	}
 	if l != nil {
 		r.Promised = l.promised
+	}
+	if s.rules.WrongIncarnationAnswers {
+		r.Incarnation = m.Incarnation
 	}
 	out.Replies = append(out.Replies, ro)
 }

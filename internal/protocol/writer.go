@@ -569,7 +569,11 @@ func (w *Writer) baseRTO() Time {
 func (w *Writer) advance() {
 	for x := w.clsn + 1; x < w.next; x++ {
 		s := w.slot(x)
-		if bits.OnesCount16(s.acks) < w.cfg.Qw {
+		qw := w.cfg.Qw
+		if w.cfg.Rules.CommitBelowQuorum {
+			qw--
+		}
+		if bits.OnesCount16(s.acks) < qw {
 			if w.cfg.Rules.CommitOutOfOrder {
 				continue
 			}

@@ -56,7 +56,7 @@ func (c *checker) log(id protocol.LogID) *logHistory {
 	h := c.logs[id]
 	if h == nil {
 		h = &logHistory{s1: stays{}, s2: unique{}, s3: prefix{given: map[protocol.LSN][]told{}}, s6: nothingLost{}}
-		h.s4 = onlyCommitted{given: map[protocol.LSN][]told{}, seen: map[protocol.LSN]told{}}
+		h.s4 = onlyCommitted{given: map[protocol.LSN][]told{}, seen: map[protocol.LSN]told{}, marks: map[string]protocol.LSN{}}
 		c.logs[id] = h
 	}
 	return h
@@ -113,6 +113,12 @@ func (c *checker) opened(log protocol.LogID, epoch protocol.Epoch, start, tail p
 func (c *checker) tailRead(log protocol.LogID, epoch protocol.Epoch, before, tail protocol.LSN, who string) {
 	h := c.log(log)
 	c.report(h, "S4", h.s4.tailRead(before, openFact{epoch: epoch, tail: tail, who: who}))
+}
+
+// watermark notes how far a reader was told that the log is committed.
+func (c *checker) watermark(log protocol.LogID, lsn protocol.LSN, who string) {
+	h := c.log(log)
+	c.report(h, "S4", h.s4.watermark(lsn, who))
 }
 
 // lost notes that a reader found that lsn is committed and that nobody has it.

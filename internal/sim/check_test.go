@@ -72,6 +72,11 @@ func TestChecker(t *testing.T) {
 		}, ""},
 		{"lost", func(c *checker) { acked(c, 1, 1, 1); c.lost(storyLog, 1, "r") }, "S6"},
 		{"seen, then not in the end", func(c *checker) { gave(c, 1, 1, 1); c.read(storyLog, 1, one(1), "r"); c.final(storyLog, 0, nil, "a") }, "S4"},
+		{"watermark falls", func(c *checker) {
+			c.watermark(storyLog, 5, "r")
+			c.watermark(storyLog, 3, "s")
+			c.watermark(storyLog, 4, "r")
+		}, "S4"},
 		{"stale tail", func(c *checker) { c.tailRead(storyLog, 1, 5, 4, "r") }, "S4"},
 		{"tail, then gone", func(c *checker) { c.tailRead(storyLog, 1, 5, 6, "r"); c.opened(storyLog, 2, 6, 5, "v") }, "S4"},
 		{"missing at the end", func(c *checker) {

@@ -23,6 +23,7 @@ type client struct {
 	inbox  []protocol.Message
 	paused protocol.Time            // stopped until then (SIGSTOP): what arrives waits
 	aside  func(m protocol.Message) // what arrives during an open and is not for it
+	raced  *raceStore               // a mutant
 	again  func()                   // starts another process of the kind, after this one was killed
 }
 
@@ -30,6 +31,10 @@ type client struct {
 func (w *world) newClient(kind string, fn func(c *client)) *client {
 	w.clients++
 	c := &client{w: w, name: fmt.Sprintf("%s%d", kind, w.clients), ep: w.clients, rng: derive(w.p.seed, fmt.Sprintf("client%d", w.clients)), cat: w.newCatalog()}
+	if w.mutant.LostRace {
+		c.raced = &raceStore{store: w.store}
+		c.cat = w.catalogOn(c.raced)
+	}
 	w.net.hosts[c.ep] = c.receive
 	w.actors = append(w.actors, c)
 	c.p = w.spawn(c.name, func(p *proc) {
@@ -168,7 +173,14 @@ func (c *client) open(l *simLog, o openOptions) (*opened, error) {
 	w := c.w
 	w.c.add(&w.c.Opens)
 	deadline := w.now + o.timeout
-	raised, err := c.cat.RaiseEpoch(c.p.context(deadline), l.name, meta.Raise{Nonce: c.cat.Nonce(), Opener: c.name, From: o.from})
+	nonce := c.cat.Nonce()
+	raised, err := c.cat.RaiseEpoch(c.p.context(deadline), l.name, meta.Raise{Nonce: nonce, Opener: c.name, From: o.from})
+	if c.raced.takeLost() {
+		err = meta.ErrFenced
+	}
+	if lostTheRace(err) {
+		c.fenced(l, meta.Owner{Nonce: nonce})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -195,6 +207,9 @@ func (c *client) open(l *simLog, o openOptions) (*opened, error) {
 	}()
 	res, err := c.drive(l, rec, o, deadline, &stage)
 	over = true
+	if lostTheRace(err) {
+		c.fenced(l, rec.Owner())
+	}
 	if err != nil {
 		w.c.add(&w.c.OpensFailed)
 		if stage == protocol.StageActivate {
@@ -279,6 +294,12 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 		}
 		if in := op.PendingInstall(); in != nil {
 			_, err := c.cat.Install(c.p.context(deadline), l.name, meta.Install{Owner: rec.Owner(), Ensemble: id, Start: in.Start})
+			if c.raced.takeLost() || w.mutant.InstallUnchecked && lostTheRace(err) {
+				err = nil
+				if !w.mutant.InstallUnchecked {
+					err = meta.ErrFenced
+				}
+			}
 			op.Installed(w.now, err)
 			continue
 		}
@@ -296,6 +317,15 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 			op.Handle(w.now, m)
 		}
 		op.Tick(w.now)
+	}
+}
+
+// fenced checks what a client was told: that it lost the log. Then the record shows somebody else's token (P1, P10); one who
+// believes the refusal of his own write, or a single refusal, gives up a log that is his.
+func (c *client) fenced(l *simLog, mine meta.Owner) {
+	rec, err := c.w.newBareCatalog().Load(context.Background(), l.name)
+	if err == nil && rec.Record.OpenNonce == mine.Nonce {
+		c.w.fail("P1", "log %s: %s was told that it lost the log, and its token for epoch %d is on record", l.name, c.name, rec.Record.Epoch)
 	}
 }
 

@@ -15,10 +15,16 @@ type disk struct {
 	pending func() error
 	// lie leaves every sync out (a mutant): it reports success and makes nothing durable.
 	lie bool
-	ops int // modifying operations of the current commit
+	// early removes files although what was written before is in flight, and until the next write (a mutant).
+	early   bool
+	unlinks bool
+	ops     int // modifying operations of the current commit
 }
 
 func (d *disk) settle() error {
+	if d.unlinks {
+		return nil
+	}
 	f := d.pending
 	d.pending = nil
 	if f == nil || d.lie {
@@ -59,6 +65,10 @@ func (d *disk) Open(name string, flag vfs.Flag) (vfs.File, error) {
 
 func (d *disk) Remove(name string) error {
 	d.ops++
+	if d.early {
+		d.unlinks = true
+		return d.Mem.Remove(name)
+	}
 	if err := d.settle(); err != nil {
 		return err
 	}
@@ -66,6 +76,9 @@ func (d *disk) Remove(name string) error {
 }
 
 func (d *disk) SyncDir(dir string) error {
+	if d.unlinks {
+		return d.Mem.SyncDir(dir)
+	}
 	return d.hold(func() error { return d.Mem.SyncDir(dir) })
 }
 
@@ -79,6 +92,7 @@ type diskFile struct {
 
 func (f *diskFile) WriteAt(p []byte, off int64) (int, error) {
 	f.d.ops++
+	f.d.unlinks = false
 	if err := f.d.settle(); err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -91,6 +92,15 @@ func (n *node) plans(since map[segmentID]protocol.Time) ([]protocol.Segment, lst
 		default:
 			continue
 		}
+		if w.mutant.FlushEarly {
+			// Stamped as if W records were not acknowledged yet, and not written again.
+			if k := (segmentID{s.Log, s.Label, s.SegStart, 0}); since[k] != 0 {
+				continue
+			} else {
+				since[k] = 1 << 62
+			}
+			s.CLSN = max(s.First, s.Last-min(s.Last, protocol.LSN(w.p.window)))
+		}
 		due = append(due, s)
 	}
 	return due, n.core.View()
@@ -111,6 +121,12 @@ func (n *node) flushOne(p *proc, arch *archive.Archive, s protocol.Segment, view
 		}
 	}
 	w.c.add(&w.c.Flushes)
+	if w.mutant.StampLate {
+		p.sleep(between(n.rng, 0, 2*flushPatience))
+		if st, ok := n.core.Log(s.Log); ok {
+			s.CLSN = max(s.CLSN, st.CLSN)
+		}
+	}
 	objects, err := arch.Flush(p.context(w.now+20*second), s, source)
 	if err != nil {
 		w.c.add(&w.c.FlushErrors)
@@ -135,18 +151,22 @@ func (n *node) archived(log protocol.LogID, objects []protocol.ArchivedObject, l
 	})
 }
 
-// look asks the store about every log of which this node holds something that is not archived as far as it knows.
+// look asks the store about every log for which only a look at the store helps.
 func (n *node) look(p *proc, arch *archive.Archive, life int) {
-	for _, st := range n.core.Logs() {
-		if st.Highest <= st.ArchivedThrough && st.CLSN <= st.ArchivedThrough {
-			continue
-		}
+	type behind struct {
+		log      protocol.LogID
+		archived protocol.LSN
+	}
+	var all []behind
+	n.core.Behind(func(log protocol.LogID, archived protocol.LSN, _ bool) { all = append(all, behind{log, archived}) })
+	slices.SortFunc(all, func(a, b behind) int { return cmp.Compare(a.log, b.log) })
+	for _, b := range all {
 		n.w.c.add(&n.w.c.Looks)
-		objects, err := arch.Look(p.context(n.w.now+20*second), st.Log, st.ArchivedThrough)
+		objects, err := arch.Look(p.context(n.w.now+20*second), b.log, b.archived)
 		if err != nil {
 			continue
 		}
-		n.archived(st.Log, objects, life)
+		n.archived(b.log, objects, life)
 	}
 }
 

@@ -93,6 +93,16 @@ type onlyCommitted struct {
 	top   protocol.LSN
 	tails []openFact
 	opens []openFact
+	marks map[string]protocol.LSN // by reader
+}
+
+// watermark: what one reader was told is committed stays so (P9).
+func (j *onlyCommitted) watermark(lsn protocol.LSN, who string) complaint {
+	if old := j.marks[who]; lsn < old {
+		return complain("%s was told that %d is committed, and then that %d is the watermark", who, old, lsn)
+	}
+	j.marks[who] = lsn
+	return ""
 }
 
 func (j *onlyCommitted) gave(lsn protocol.LSN, t told) { j.given[lsn] = append(j.given[lsn], t) }

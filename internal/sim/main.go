@@ -28,6 +28,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	seeds := f.Int("seeds", 200, "how many seeds; of mutants: at most how many each")
 	from := f.Uint64("from", 1, "first seed")
 	verbose := f.Bool("v", false, "print the trace of a seed that fails")
+	only := f.String("only", "", "the mutants to try, by name with commas between; all if empty")
 	asJSON := f.Bool("json", false, "print one JSON document")
 	if err := f.Parse(args[1:]); err != nil {
 		return 2
@@ -42,7 +43,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	case "run":
 		return mainRun(Options{From: *from, Seeds: *seeds, Trace: *verbose}, *asJSON, stdout)
 	case "mutants":
-		return mainMutants(*from, *seeds, *asJSON, stdout)
+		return mainMutants(*from, *seeds, *only, *asJSON, stdout)
 	}
 	fmt.Fprint(stderr, usage)
 	return 2
@@ -61,9 +62,9 @@ func mainRun(o Options, asJSON bool, stdout io.Writer) int {
 	return 0
 }
 
-func mainMutants(from uint64, seeds int, asJSON bool, stdout io.Writer) int {
+func mainMutants(from uint64, seeds int, only string, asJSON bool, stdout io.Writer) int {
 	killed := 0
-	verdicts := Mutants(from, seeds, func(v Verdict) {
+	verdicts := Mutants(from, seeds, only, func(v Verdict) {
 		if v.Killed {
 			killed++
 		}

@@ -12,6 +12,18 @@ type Mutant struct {
 	ReplyBeforeCommit bool
 	// SyncLeftOut makes every sync report success and do nothing (P14).
 	SyncLeftOut bool
+	// UnlinkBeforeSync removes files while the write before is in flight (T6).
+	UnlinkBeforeSync bool
+	// StampLate stamps an object with the watermark of the moment of the PUT (A3, H11).
+	StampLate bool
+	// FlushEarly archives a segment before the watermark covers it, and not again (A2, H13).
+	FlushEarly bool
+	// ReuseAfterCancel gives the LSNs of appends that were given up out again (P10).
+	ReuseAfterCancel bool
+	// LostRace takes a 412 for a lost race although the write that it met was the client's own (P1, X3).
+	LostRace bool
+	// InstallUnchecked goes on to Activate whatever the compare-and-swap said (P7).
+	InstallUnchecked bool
 }
 
 // mutants are all switches.
@@ -21,23 +33,45 @@ func mutants() []Mutant {
 		set(&m.Rules)
 		return m
 	}
+	late := Mutant{Name: "stamp-late", Breaks: "A3, H11: an object is stamped with a later watermark than its records", StampLate: true}
+	late.Rules.FlushUncommitted = true
 	return []Mutant{
-		{Name: "reply-before-commit", Breaks: "P14: an answer leaves while its write is in flight", ReplyBeforeCommit: true},
-		{Name: "sync-left-out", Breaks: "P14: nothing is ever forced", SyncLeftOut: true},
+		{Name: "lost-race-412", Breaks: "P1, X3: a 412 after a time-out is taken for a lost race", LostRace: true},
+		r("read-without-fence", "P2: recovery reads without the fence", func(r *protocol.Rules) { r.ReadWithoutFence = true }),
 		r("take-appends-below-promise", "P2: a fenced writer's append is stored", func(r *protocol.Rules) { r.TakeAppendsBelowPromise = true }),
-		r("fetch-without-promise", "P2: a recovery read is answered without the fence", func(r *protocol.Rules) { r.FetchWithoutPromise = true }),
+		r("decide-early", "P2, X2: an open decides with fewer than Qr knowing nodes", func(r *protocol.Rules) { r.DecideEarly = true }),
+		r("damaged-is-absent", "P3: what a node cannot read any more counts as absent", func(r *protocol.Rules) { r.DamagedIsAbsent = true }),
+		r("trust-foreign-archive", "P3, H4: archived-through counts above an object's own cLSN", func(r *protocol.Rules) {
+			r.TrustForeignArchive, r.FlushUncommitted = true, true
+		}),
+		r("archived-is-watermark", "P3: archived-through proves the copies of a node that missed an epoch", func(r *protocol.Rules) { r.ArchivedIsWatermark = true }),
+		r("blank-nodes-vote", "P4: an incarnation that is not on record counts", func(r *protocol.Rules) { r.BlankNodesVote = true }),
+		r("answer-for-another", "P4, X9: a node takes what was meant for another incarnation of it, and answers for that", func(r *protocol.Rules) {
+			r.WrongIncarnationAnswers = true
+		}),
+		r("ignore-recorded-start", "P5, H2: B ignores the starts of the record", func(r *protocol.Rules) { r.IgnoreRecordedStart = true }),
+		r("keep-partial-batch", "P5: a tail may end inside a batch", func(r *protocol.Rules) { r.KeepPartialBatch = true }),
+		r("no-repair", "P6: the tail is not written again", func(r *protocol.Rules) { r.NoRepair = true }),
+		r("repair-keeps-label", "P6: the tail is written again under the labels it had", func(r *protocol.Rules) { r.RepairKeepsLabel = true }),
+		r("no-copy-to-newcomers", "P6, H3: committed records are not copied to a new ensemble", func(r *protocol.Rules) { r.NoCopyToNewcomers = true }),
+		r("activate-before-record", "P7, H1: Activate goes out before the CAS", func(r *protocol.Rules) { r.ActivateBeforeRecord = true }),
+		{Name: "install-unchecked", Breaks: "P7: Activate goes out although the CAS failed", InstallUnchecked: true},
 		r("void-from-start-only", "P7, H8: activation voids only from the new start", func(r *protocol.Rules) { r.VoidFromStartOnly = true }),
 		r("watermark-before-activate", "P7, H9: a watermark is taken at a promise", func(r *protocol.Rules) { r.WatermarkBeforeActivate = true }),
-		r("blank-nodes-vote", "P4: an incarnation that is not on record counts", func(r *protocol.Rules) { r.BlankNodesVote = true }),
-		r("ignore-recorded-start", "P5, H2: B ignores the starts of the record", func(r *protocol.Rules) { r.IgnoreRecordedStart = true }),
-		r("activate-before-record", "P7, H1: Activate goes out before the CAS", func(r *protocol.Rules) { r.ActivateBeforeRecord = true }),
-		r("no-copy-to-newcomers", "P6, H3: committed records are not copied to a new ensemble", func(r *protocol.Rules) { r.NoCopyToNewcomers = true }),
-		r("no-repair", "P6: the tail is not written again", func(r *protocol.Rules) { r.NoRepair = true }),
-		r("quorum-of-absents", "P5, X1: Qr absents outvote a copy", func(r *protocol.Rules) { r.QuorumOfAbsents = true }),
+		r("label-is-owner", "P8, H6: copies are void unless their label is the epoch that owns the LSN", func(r *protocol.Rules) { r.LabelIsOwner = true }),
 		r("commit-out-of-order", "P9: the watermark jumps holes", func(r *protocol.Rules) { r.CommitOutOfOrder = true }),
-		r("count-any-incarnation", "I4: acknowledgements are matched without the incarnation", func(r *protocol.Rules) { r.CountAnyIncarnation = true }),
-		r("trust-foreign-archive", "P3, H4: archived-through counts above an object's own cLSN", func(r *protocol.Rules) { r.TrustForeignArchive = true }),
+		r("commit-below-quorum", "P9: one copy fewer than Qw commits", func(r *protocol.Rules) { r.CommitBelowQuorum = true }),
+		r("watermark-falls", "P9: the watermark of a reader may fall", func(r *protocol.Rules) { r.WatermarkFalls = true }),
+		{Name: "reuse-after-cancel", Breaks: "P10: the LSN of an append that was given up is given out again", ReuseAfterCancel: true},
 		r("drop-before-archived", "P13: local data goes before the object is confirmed", func(r *protocol.Rules) { r.DropBeforeArchived = true }),
+		{Name: "reply-before-commit", Breaks: "P14: an answer leaves while its write is in flight", ReplyBeforeCommit: true},
+		{Name: "sync-left-out", Breaks: "P14: nothing is ever forced", SyncLeftOut: true},
+		r("promise-not-durable", "P14: a promise is answered and not written", func(r *protocol.Rules) { r.PromiseNotDurable = true }),
+		r("archived-not-durable", "P14, H5: archived-through is not written", func(r *protocol.Rules) { r.ArchivedNotDurable = true }),
+		{Name: "flush-early", Breaks: "A2, H13: a segment is archived before the watermark covers it, and not again", FlushEarly: true},
+		r("never-seal-cut", "A2, H14: a segment that a takeover cut short waits to be filled", func(r *protocol.Rules) { r.NeverSealCut = true }),
+		late,
+		{Name: "unlink-before-sync", Breaks: "T6: a file goes before the snapshot that replaces it is forced", UnlinkBeforeSync: true},
 	}
 }
 

@@ -89,8 +89,15 @@ func (w *world) fault(name string) {
 		}
 	case "starve":
 		w.net.starved = slices.DeleteFunc(w.net.starved, func(s starvation) bool { return s.until <= w.now })
-		s := starvation{class(w.chance.IntN(int(classes))), n.ep, w.now + 2*length, between(w.chance, 20*millisecond, 2*second)}
-		w.tracef("%s messages at %s take %s longer for %s", s.class, n.id, ms(s.delay), ms(2*length))
+		s := starvation{0, n.ep, w.now + 2*length, between(w.chance, 20*millisecond, 2*second)}
+		names := ""
+		for c := range classes {
+			if w.chance.IntN(3) == 0 {
+				s.classes |= 1 << c
+				names += " " + c.String()
+			}
+		}
+		w.tracef("messages at %s take %s longer for %s:%s", n.id, ms(s.delay), ms(2*length), names)
 		w.net.starved = append(w.net.starved, s)
 	case "wipeOpening":
 		w.wipeAt = pick(w.chance, protocol.StageFetch, protocol.StageRepair, protocol.StageInstall, protocol.StageActivate)
@@ -256,8 +263,12 @@ func (w *world) damage(n *node) {
 	}
 	v := n.core.View()
 	var places []lst.Location
+	young := w.chance.IntN(2) == 0 // of each stream the last records only: those that an open asks for
 	v.Streams(nil, func(id lst.StreamID) bool {
 		for _, e := range v.Extents(id, nil) {
+			if young && e.To > 3 {
+				e.From = max(e.From, e.To-3)
+			}
 			for x := e.From; x < e.To; x++ {
 				at, err := v.Locate(id, x)
 				if err == nil && at.Length > payloadHead && (at.Segment < n.lastWrite.Segment || at.Segment == n.lastWrite.Segment && at.Offset+int64(at.Length) <= n.lastWrite.Offset) {
@@ -282,5 +293,13 @@ func (w *world) damage(n *node) {
 	n.damaged = true
 	w.c.add(&w.c.Damages)
 	w.tracef("%s: %s damaged at %d", n.id, file, at.Offset)
+	if w.chance.IntN(2) == 0 {
+		// And another one out of reach: then the damaged copy may be the one that matters.
+		o, length := w.nodes[w.chance.IntN(len(w.nodes))], between(w.chance, second, 4*second)
+		for _, c := range w.actors {
+			w.net.block(c.ep, o.ep, w.now+length)
+			w.net.block(o.ep, c.ep, w.now+length)
+		}
+	}
 	n.restartIn(between(w.chance, millisecond, 500*millisecond))
 }

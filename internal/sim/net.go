@@ -52,9 +52,9 @@ func classOf(m protocol.Message) class {
 	return classReply
 }
 
-// starvation holds back one class of messages at one host: an order of events that chance would hardly find.
+// starvation holds back some classes of messages at one host: an order of events that chance would hardly find.
 type starvation struct {
-	class        class
+	classes      uint16   // bit by class
 	host         endpoint // to or from it
 	until, delay protocol.Time
 }
@@ -97,7 +97,7 @@ func (n *network) latency(from, to endpoint, c class) protocol.Time {
 		n.c.add(&n.c.Delayed)
 	}
 	for i := range n.starved {
-		if s := &n.starved[i]; s.class == c && (s.host == from || s.host == to) && n.s.now < s.until {
+		if s := &n.starved[i]; s.classes>>c&1 != 0 && (s.host == from || s.host == to) && n.s.now < s.until {
 			d += s.delay
 			n.c.add(&n.c.Starved)
 		}

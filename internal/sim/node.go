@@ -78,7 +78,7 @@ func newNode(w *world, i int) *node {
 // format gives the node an empty disk, and with it a new incarnation.
 func (n *node) format() {
 	n.inc = protocol.Incarnation(n.w.ids.Uint64() | 1)
-	n.disk = &disk{Mem: vfs.NewMem(vfs.MemOptions{Seed: n.rng.Uint64()}), lie: n.w.mutant.SyncLeftOut}
+	n.disk = &disk{Mem: vfs.NewMem(vfs.MemOptions{Seed: n.rng.Uint64()}), lie: n.w.mutant.SyncLeftOut, early: n.w.mutant.UnlinkBeforeSync}
 	n.damaged = false
 }
 
@@ -161,7 +161,7 @@ func (n *node) stop() {
 
 // loseDisk is what a power cut does to the disk: everything that was synced stays, of the rest a random part.
 func (n *node) loseDisk() {
-	n.disk = &disk{Mem: n.disk.Mem.Crash(), lie: n.disk.lie}
+	n.disk = &disk{Mem: n.disk.Mem.Crash(), lie: n.disk.lie, early: n.disk.early}
 }
 
 // powerCut stops the node and takes what was not synced.

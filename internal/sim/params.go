@@ -129,7 +129,7 @@ func draw(seed uint64) *params {
 	p.flushEvery = pick(r, 40*millisecond, 40*millisecond, 500*millisecond, 5*second, 60*second)
 	p.retain = pick(r, 0, 0, 4)
 	p.retainBytes = pick(r, 0, 0, 1500)
-	if r.IntN(5) == 0 {
+	if r.IntN(5) == 0 && p.logs <= 3 {
 		p.lstSegment = max(p.lstSegment, 256<<10)
 		p.budget = 3 * p.lstSegment
 	}

@@ -142,7 +142,7 @@ func (w *world) coldReader(l *simLog) {
 func (w *world) mergeReader(l *simLog) {
 	w.newClient("merge", func(c *client) {
 		r := &readerActor{client: c, l: l, pos: 1, cold: w.newArchive(false, c.rng).Reader(l.id)}
-		var m protocol.Merge
+		m := protocol.Merge{Rules: w.mutant.Rules}
 		fresh := false
 		for {
 			c.p.sleep(between(c.rng, millisecond, 80*millisecond))
@@ -157,6 +157,7 @@ func (w *world) mergeReader(l *simLog) {
 				fresh = true
 			}
 			replies := r.askAll(&m, tail)
+			w.check.watermark(l.id, m.Known(), c.name)
 			if tail {
 				r.tail(&m, before, replies)
 				continue

@@ -15,6 +15,7 @@ package sim
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -127,9 +128,12 @@ func inOrder[T any](workers, n int, work func(i int) T, use func(i int, result T
 }
 
 // Mutants hunts every mutant over at most n seeds each and returns the verdicts in order.
-func Mutants(from uint64, n int, each func(Verdict)) []Verdict {
+func Mutants(from uint64, n int, only string, each func(Verdict)) []Verdict {
 	var out []Verdict
 	for _, m := range mutants() {
+		if only != "" && !slices.Contains(strings.Split(only, ","), m.Name) {
+			continue
+		}
 		v := hunt(m, from, n)
 		if each != nil {
 			each(v)

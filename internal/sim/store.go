@@ -179,6 +179,35 @@ func (t *store) Delete(ctx context.Context, key string) error {
 func (t *store) String() string { return "mem://sim" }
 func (t *store) Close() error   { return nil }
 
+// raceStore is a mutant's view of the store: it notes when one who did not look would take a refusal for a lost race, be it that he
+// tries again after an unknown outcome and meets his own write.
+type raceStore struct {
+	*store
+	lost bool
+}
+
+func (t *raceStore) Put(ctx context.Context, key string, body []byte, meta map[string]string, cond objstore.Condition) (objstore.Info, error) {
+	info, err := t.store.Put(ctx, key, body, meta, cond)
+	if tag, ok := cond.Match(); ok && errors.Is(err, objstore.ErrUnknown) {
+		if now, e := t.inner.Head(context.Background(), key); e == nil && now.ETag != tag {
+			t.lost = true
+		}
+	} else if ok && errors.Is(err, objstore.ErrPrecondition) {
+		t.lost = true
+	}
+	return info, err
+}
+
+// takeLost reports whether a race was taken for lost since the last call.
+func (t *raceStore) takeLost() bool {
+	if t == nil {
+		return false
+	}
+	was := t.lost
+	t.lost = false
+	return was
+}
+
 // staleFor is how long a list may lag behind the writes.
 const staleFor = 500 * millisecond
 

@@ -11,6 +11,7 @@ import (
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/wire"
+	"github.com/btrlog/btrlog/objstore"
 )
 
 const cluster wire.ClusterID = 0x51b
@@ -91,8 +92,10 @@ func newWorld(seed uint64, m Mutant, verbose bool) *world {
 }
 
 // newCatalog returns a catalog as one process has it, on the store with its delays and faults.
-func (w *world) newCatalog() *meta.Catalog {
-	cat, err := meta.New(w.store, meta.Config{Root: "sim", Random: w.ids.Uint64, Now: w.wall, Sleep: sleepSeam})
+func (w *world) newCatalog() *meta.Catalog { return w.catalogOn(w.store) }
+
+func (w *world) catalogOn(s objstore.Store) *meta.Catalog {
+	cat, err := meta.New(s, meta.Config{Root: "sim", Random: w.ids.Uint64, Now: w.wall, Sleep: sleepSeam})
 	if err != nil {
 		panic(err)
 	}

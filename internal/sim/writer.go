@@ -15,6 +15,7 @@ type writerActor struct {
 	owner meta.Owner
 	sent  map[protocol.LSN][]byte // what was given out and is not known to be committed
 	told  protocol.LSN            // acknowledged to the checker up to here
+	cfg   protocol.WriterConfig
 	sends []protocol.Send
 	buf   []byte
 }
@@ -56,6 +57,7 @@ func (a *writerActor) openLog(o openOptions) error {
 		a.client.w.fail("open", "%s: %v", a.name, err)
 		return err
 	}
+	a.cfg = cfg
 	a.w, a.owner, a.told, a.sent = w, op.owner, cfg.Tail, map[protocol.LSN][]byte{}
 	return nil
 }
@@ -87,6 +89,7 @@ func (a *writerActor) reign(until protocol.Time) {
 		w.tracef("%s: lost the log: %v", a.name, a.w.Err())
 		if errors.Is(a.w.Err(), protocol.ErrFenced) {
 			w.c.add(&w.c.Fenced)
+			a.fenced(a.l, a.owner)
 		}
 		return
 	}
@@ -206,7 +209,19 @@ func (a *writerActor) sync(patience protocol.Time) bool {
 	for a.w.Committed() < want && a.w.Err() == nil && w.now < end {
 		a.pump(min(end, w.now+10*millisecond))
 	}
+	if w.mutant.ReuseAfterCancel && a.w.Committed() < want && a.w.Err() == nil {
+		a.cancel()
+	}
 	return a.w.Committed() >= want
+}
+
+// cancel is a mutant: what was given out and is not committed is forgotten, and its LSNs are given out again.
+func (a *writerActor) cancel() {
+	cfg := a.cfg
+	cfg.Tail, cfg.SegStart, cfg.SegOff = a.w.Committed(), 0, 0
+	if w, err := protocol.NewWriter(cfg, a.client.w.now); err == nil {
+		a.w = w
+	}
 }
 
 // close leaves a log in order: everything committed, the segment sealed, the watermark known to a quorum.
@@ -243,7 +258,7 @@ func (a *writerActor) reopen() {
 	if err := a.w.Reopened(w.now, op.res.Config); err != nil {
 		return
 	}
-	a.owner = op.owner
+	a.owner, a.cfg = op.owner, op.res.Config
 	w.c.add(&w.c.LiveReopens)
 	a.acknowledge()
 	for x := a.w.Committed() + 1; x < a.w.Next(); x++ {
