@@ -17,6 +17,9 @@ type item struct {
 	size int
 	from ring.Addr
 	call *call
+
+	copied bool // msg was copied from a datagram, and its memory is used again
+	inbox  bool // it came through the inbox, which counts it until it is stepped
 }
 
 // call is an HTTP request that waits for a shard. The shard sets the fields and closes done; then they belong to the waiter.
@@ -55,7 +58,9 @@ type inbox struct {
 
 	mu      sync.Mutex
 	items   []item
+	queued  int // requests that wait here or with the thread, and their bytes
 	bytes   int
+	use     map[protocol.LogID]int // of queued, by log
 	reports []report
 	asks    []chan<- ShardStatus
 	looks   []chan<- *picture
@@ -63,15 +68,26 @@ type inbox struct {
 	refused uint64
 }
 
-// put queues a request; false when the queue is full or closed.
+// put queues a request; false when the queue is full or closed. A full queue has room for a log that has nothing in it, up to
+// twice its bounds: others' requests are no reason to refuse a log's only one (F3).
 func (b *inbox) put(it item) bool {
+	log, _ := logOf(it.msg)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || len(b.items) >= b.maxItems || (b.bytes+it.size > b.maxBytes && len(b.items) > 0) {
+	maxItems, maxBytes := b.maxItems, b.maxBytes
+	if b.use[log] == 0 {
+		maxItems, maxBytes = 2*maxItems, 2*maxBytes
+	}
+	if b.closed || b.queued >= maxItems || (b.bytes+it.size > maxBytes && b.queued > 0) {
 		b.refused++
 		return false
 	}
+	if b.use == nil {
+		b.use = make(map[protocol.LogID]int)
+	}
+	b.use[log]++
 	b.items = append(b.items, it)
+	b.queued++
 	b.bytes += it.size
 	return true
 }
@@ -105,7 +121,7 @@ func (b *inbox) look(c chan<- *picture) bool {
 func (b *inbox) depth() (items, bytes int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.items), b.bytes
+	return b.queued, b.bytes
 }
 
 // contents is what take moves out of an inbox, in memory that goes back and forth.
@@ -114,6 +130,13 @@ type contents struct {
 	reports []report
 	asks    []chan<- ShardStatus
 	looks   []chan<- *picture
+	done    []done // what the thread has stepped of what it took before
+}
+
+// done is a request that waits no more.
+type done struct {
+	log  protocol.LogID
+	size int
 }
 
 // take moves everything out. in's memory becomes the inbox's; what it held must be done with.
@@ -127,7 +150,14 @@ func (b *inbox) take(in *contents) {
 	in.reports, b.reports = b.reports, in.reports[:0]
 	in.asks, b.asks = b.asks, in.asks[:0]
 	in.looks, b.looks = b.looks, in.looks[:0]
-	b.bytes = 0
+	for _, d := range in.done {
+		b.queued--
+		b.bytes -= d.size
+		if b.use[d.log]--; b.use[d.log] == 0 {
+			delete(b.use, d.log)
+		}
+	}
+	in.done = in.done[:0]
 }
 
 // close refuses everything from now on and returns what is left.
@@ -135,8 +165,8 @@ func (b *inbox) close() contents {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	c := contents{b.items, b.reports, b.asks, b.looks}
-	b.items, b.reports, b.asks, b.looks, b.bytes = nil, nil, nil, nil, 0
+	c := contents{items: b.items, reports: b.reports, asks: b.asks, looks: b.looks}
+	b.items, b.reports, b.asks, b.looks, b.use, b.queued, b.bytes = nil, nil, nil, nil, nil, 0, 0
 	return c
 }
 

@@ -44,6 +44,7 @@ var (
 
 	mInbox      = gauge("btrlog_node_inbox_requests", "requests", "Requests over HTTP, or for another shard, that wait for the shard.", "shard")
 	mInboxBytes = gauge("btrlog_node_inbox_bytes", "bytes", "About their memory.", "shard")
+	mWaiting    = gauge("btrlog_node_waiting_requests", "requests", "Requests that wait because their log has used its share of a batch.", "shard")
 	mParked     = gauge("btrlog_node_parked_reads", "requests", "Reads that wait for the watermark to rise.", "shard")
 	mFlushQueue = gauge("btrlog_node_flush_queue", "segments", "Segments that wait for a flush worker, and those that one has.")
 	mFlushDue   = gauge("btrlog_node_flush_pending", "segments", "Stretches of committed records that are not archived, due or not.")
@@ -77,7 +78,7 @@ var (
 
 // Descs are all of them, in the order in which they are written.
 var Descs = append([]*ours.Desc{mInfo, mUp, mLive, mRdy, mShrd, mRequests, mRefusals, mAppend, mRecords, mRecordBytes, mCommits, mPromises, mFencings, mActivations,
-	mLogs, mHeld, mUncommitted, mLag, mUnarchived, mUnarchBytes, mFlushLag, mInbox, mInboxBytes, mParked, mFlushQueue, mFlushDue, mFlushes, mCollected, mHTTP, mHTTPBytes,
+	mLogs, mHeld, mUncommitted, mLag, mUnarchived, mUnarchBytes, mFlushLag, mInbox, mInboxBytes, mWaiting, mParked, mFlushQueue, mFlushDue, mFlushes, mCollected, mHTTP, mHTTPBytes,
 	mHTTPTotal, mBudget, mUsed, mFiles, mReclaimable, mPayload, mStreams, mSpare, mFull, mWritten, mSyncs, mSnapshots, mDropped, mDatagrams, mForwarded, mLost,
 	mRSS, mHeap, mGoroutines}, storecount.Descs...)
 
@@ -206,7 +207,6 @@ func (t *thread) collect(l *ours.List, p *picture) {
 		p = t.tally.last.Load()
 	}
 	if p != nil {
-		items += p.backlog
 		events["received"], events["sent"] = p.socket.Received, p.socket.Sent
 		events["truncated"], events["send_dropped"], events["send_failed"] = p.socket.Truncated, p.socket.SendDropped, p.socket.SendFailed
 		p.collect(l, name)
@@ -227,7 +227,7 @@ func (p *picture) collect(l *ours.List, name string) {
 		{mRecords, float64(c.Records)}, {mRecordBytes, float64(c.RecordBytes)}, {mPromises, float64(c.Promises)}, {mFencings, float64(c.Fencings)},
 		{mActivations, float64(c.Activations)}, {mHeld, float64(m.Held)}, {mUncommitted, float64(m.Uncommitted)}, {mLag, float64(m.MaxUncommitted)},
 		{mUnarchived, float64(m.Unarchived)}, {mUnarchBytes, float64(m.UnarchivedBytes)}, {mFlushLag, time.Duration(m.OldestAge).Seconds()},
-		{mParked, float64(p.parked)}, {mUsed, float64(s.SegmentBytes)}, {mFiles, float64(s.Segments)},
+		{mParked, float64(p.parked)}, {mWaiting, float64(p.waiting)}, {mUsed, float64(s.SegmentBytes)}, {mFiles, float64(s.Segments)},
 		{mPayload, float64(s.PayloadBytes)}, {mStreams, float64(s.Streams)}, {mSpare, truth(s.SpareReady)}, {mWritten, float64(s.WrittenBytes)},
 		{mSyncs, float64(s.Syncs)}, {mSnapshots, float64(s.Snapshots)}, {mDropped, float64(s.Dropped)},
 		{mReclaimable, float64(max(0, int64(s.ReclaimableFrom)-int64(s.Active)+int64(s.Segments)-1))},

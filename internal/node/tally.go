@@ -122,14 +122,14 @@ type picture struct {
 	store   lst.Stats
 	socket  ring.Stats
 	parked  int
-	backlog int // requests taken from the inbox and not stepped yet
+	waiting int // datagrams that exceeded their log's share of a batch
 	unsent  uint64
 }
 
 // look makes a picture. It is the thread that does, when it is asked or once in a while.
 func (t *thread) look(now protocol.Time) *picture {
 	p := &picture{core: t.core.Stats(), totals: t.core.Totals(now), store: t.core.Store().Stats(), socket: t.loop.Stats(), parked: t.nparked,
-		backlog: len(t.in.items) - t.waiting, unsent: t.post.unsent}
+		waiting: t.backlog.items, unsent: t.post.unsent}
 	t.tally.last.Store(p)
 	return p
 }

@@ -47,7 +47,8 @@ type thread struct {
 	reader  wire.Reader
 	app     protocol.Append
 	in      contents
-	waiting int // items of in that are not stepped yet begin here
+	shares  shares
+	backlog backlog
 	origins []origin
 	post    post
 	plan    planner
@@ -55,6 +56,7 @@ type thread struct {
 	nparked int
 
 	nextTick, nextRelease protocol.Time
+	stepped               uint64 // messages when shrink looked last
 	counters              counters
 	tally                 tally
 }
@@ -100,13 +102,13 @@ func (t *thread) turn() error {
 	now := t.n.now()
 	t.beat.Store(int64(now))
 	before := t.counters.messages.Load()
+	t.shares.begin(now, len(t.backlog.order), t.maxBatch)
 	more, err := t.receive(now)
 	if err != nil {
 		return err
 	}
-	if t.drain(now) {
-		more = true
-	}
+	t.drain(now)
+	t.serve(now)
 	if now >= t.nextTick {
 		t.tick(now)
 	}
@@ -114,7 +116,7 @@ func (t *thread) turn() error {
 	if err := t.commit(now, int(t.counters.messages.Load()-before)); err != nil {
 		return err
 	}
-	if idle && !more && t.waiting >= len(t.in.items) {
+	if idle && !more && t.backlog.empty() {
 		if _, err := t.loop.Wait(time.Duration(t.nextTick - t.n.now())); err != nil {
 			return err
 		}
@@ -122,10 +124,11 @@ func (t *thread) turn() error {
 	return nil
 }
 
-// receive steps the datagrams that have arrived; more says that there may be others.
+// receive steps the datagrams that have arrived, or lets them wait; more says that there may be others.
 func (t *thread) receive(now protocol.Time) (more bool, err error) {
 	for range maxReceives {
-		if t.core.BatchBytes() >= t.maxBatch || len(t.origins) >= maxBatchMessages {
+		// A full batch ends it, but not while logs are mixed: who is quiet may be behind others in the socket (F1).
+		if (t.core.BatchBytes() >= t.maxBatch || len(t.origins) >= maxBatchMessages) && !t.shares.isMixed(now) {
 			break
 		}
 		packets, err := t.loop.Recv()
@@ -173,7 +176,7 @@ func (t *thread) packet(now protocol.Time, p *ring.Packet) {
 				t.counters.badPackets.Add(1)
 				continue
 			}
-			t.step(now, &t.app, origin{to: to})
+			t.admit(now, &t.app, to)
 			continue
 		}
 		m, err := r.Message()
@@ -185,7 +188,7 @@ func (t *thread) packet(now protocol.Time, p *ring.Packet) {
 			t.counters.unexpected.Add(1)
 			continue
 		}
-		t.step(now, m, origin{to: to})
+		t.admit(now, m, to)
 	}
 	if r.Err() != nil {
 		t.counters.badPackets.Add(1)
@@ -221,33 +224,28 @@ func (t *thread) step(now protocol.Time, m protocol.Message, from origin) {
 	t.core.Step(now, protocol.Peer(len(t.origins)), m)
 }
 
-// drain steps what other threads have queued; true when something is left for the next batch.
-func (t *thread) drain(now protocol.Time) bool {
-	if t.waiting >= len(t.in.items) {
-		t.inbox.take(&t.in)
-		t.waiting = 0
-		for i := range t.in.reports {
-			t.reported(now, &t.in.reports[i])
-		}
-		for _, c := range t.in.asks {
-			c <- t.status(now)
-		}
-		if len(t.in.looks) > 0 {
-			p := t.look(now)
-			for _, c := range t.in.looks {
-				c <- p
-			}
+// drain takes what other threads have queued into the backlog.
+func (t *thread) drain(now protocol.Time) {
+	t.inbox.take(&t.in)
+	for i := range t.in.items {
+		it := t.in.items[i]
+		log, _ := logOf(it.msg)
+		it.inbox = true
+		t.shares.saw(now, log)
+		t.backlog.push(log, it)
+	}
+	for i := range t.in.reports {
+		t.reported(now, &t.in.reports[i])
+	}
+	for _, c := range t.in.asks {
+		c <- t.status(now)
+	}
+	if len(t.in.looks) > 0 {
+		p := t.look(now)
+		for _, c := range t.in.looks {
+			c <- p
 		}
 	}
-	for t.waiting < len(t.in.items) && t.core.BatchBytes() < t.maxBatch {
-		it := &t.in.items[t.waiting]
-		t.waiting++
-		t.step(now, it.msg, origin{to: it.from, call: it.call})
-		if r, ok := it.msg.(*protocol.Read); ok && it.call != nil {
-			it.call.read = r
-		}
-	}
-	return t.waiting < len(t.in.items)
 }
 
 // tick does what is due by time.
@@ -259,6 +257,7 @@ func (t *thread) tick(now protocol.Time) {
 		t.nextRelease = now + protocol.Time(releaseEvery)
 		t.core.Release(now, protocol.Time(t.n.cfg.IdleRelease))
 		t.core.AskForRoom(now)
+		t.shrink()
 		select {
 		case t.reclaim <- struct{}{}:
 		default:
@@ -267,6 +266,16 @@ func (t *thread) tick(now protocol.Time) {
 	// With very many logs a look at all of them takes long; it must stay a small part of the thread's time. A process that was
 	// stopped inside the look has not looked long, so there is a bound.
 	t.nextTick = t.n.now() + protocol.Time(min(max(tickEvery, 20*time.Since(began)), maxTick))
+}
+
+// shrink gives back the memory of a burst when nothing has arrived for a while.
+func (t *thread) shrink() {
+	n := t.counters.messages.Load()
+	if n == t.stepped && len(t.origins) == 0 && t.post.used == 0 {
+		t.backlog.shrink()
+		t.post.packets, t.origins, t.in.items, t.in.done = nil, nil, nil, nil
+	}
+	t.stepped = n
 }
 
 // commit ends the batch that began at turn, and sends its answers, which is all that the outside ever hears of it.
@@ -388,14 +397,14 @@ func (t *thread) expire(now protocol.Time) {
 	}
 }
 
-// resume moves the parked reads of a log for which due holds to the end of the batch's input, to be stepped again.
+// resume moves the parked reads of a log for which due holds to what waits for the next turn, to be stepped again.
 func (t *thread) resume(log protocol.LogID, due func(*parkedRead) bool) {
 	list := t.parked[log]
 	keep := list[:0]
 	for i := range list {
 		if due(&list[i]) {
 			list[i].call.waitAbove = 0 // this time the answer stands
-			t.in.items = append(t.in.items, item{msg: list[i].msg, size: 256, call: list[i].call})
+			t.backlog.push(log, item{msg: list[i].msg, size: 256, call: list[i].call})
 			t.nparked--
 		} else {
 			keep = append(keep, list[i])
@@ -413,7 +422,7 @@ func (t *thread) resume(log protocol.LogID, due func(*parkedRead) bool) {
 func (t *thread) finish() {
 	t.alive.Store(false)
 	left := t.inbox.close()
-	for _, it := range append(left.items, t.in.items[min(t.waiting, len(t.in.items)):]...) {
+	for _, it := range append(left.items, t.backlog.all()...) {
 		if it.call != nil {
 			it.call.end(callStop)
 		}
