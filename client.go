@@ -320,5 +320,13 @@ func (c *Client) finish(op, log string, err error) error {
 	if err != nil && c.closed() && !errors.Is(err, ErrClosed) {
 		return &Error{Kind: ErrClosed, Op: op, Log: log, Err: err}
 	}
-	return wrap(op, log, err)
+	out := wrap(op, log, err)
+	if e, ok := out.(*Error); ok && len(e.Missing) > 0 {
+		if odd := c.incompatible(e.Missing); odd != nil {
+			told := *e // e may be kept by a writer
+			told.Incompatible = odd
+			return &told
+		}
+	}
+	return out
 }

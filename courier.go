@@ -191,10 +191,14 @@ func (c *Client) post(ctx context.Context, n *node, head, body []byte, limit tim
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
+		if resp.StatusCode == http.StatusMisdirectedRequest {
+			n.heed(errOtherCluster)
+		}
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // only for the message
 		return wire.Header{}, nil, fmt.Errorf("node %s at %s: %s: %s", n.id, p.http, resp.Status, bytes.TrimSpace(text))
 	}
 	h, m, err := wire.ReadMessage(&silence{limit, timer, resp.Body}, c.cluster, wire.MaxFrameBytes)
+	n.heed(err)
 	return h, m, because(ctx, err)
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/internal/ring"
 	"github.com/btrlog/btrlog/internal/wire"
 )
 
@@ -192,7 +193,7 @@ func (c *Client) thread() {
 		}
 		now := c.now()
 		for i := range packets {
-			c.receive(now, packets[i].Data)
+			c.receive(now, packets[i].From, packets[i].Data)
 		}
 		for _, e := range c.packet.touched {
 			e.timer().touched = false
@@ -216,9 +217,12 @@ func (c *Client) thread() {
 }
 
 // receive routes the messages of one packet. What cannot be read is dropped and counted: UDP may lose it as well.
-func (c *Client) receive(now protocol.Time, data []byte) {
+func (c *Client) receive(now protocol.Time, from ring.Addr, data []byte) {
 	p := &c.packet
 	if err := p.reader.Reset(data, c.cluster); err != nil {
+		if n := c.nodes.at(from); n != nil {
+			n.heed(err)
+		}
 		if p.dropped.Add(1) == 1 {
 			c.log.Warn("btrlog: dropped a packet that cannot be read; further ones are only counted", "reason", err)
 		}

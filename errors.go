@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -63,6 +64,9 @@ type Error struct {
 	// Replaced names those of Missing that run with another data directory than the log knows: to wait for them is in vain.
 	// WriterOptions.Replace adopts them, once enough of the others answer.
 	Replaced []string
+	// Incompatible says of some of Missing that they answer, and why the answers are of no use: another version of the protocol, another
+	// cluster. To wait for them is in vain.
+	Incompatible map[string]string
 	// Err is the cause; may be nil.
 	Err error
 }
@@ -94,9 +98,12 @@ func (e *Error) Error() string {
 	if why := e.why(); why != "" {
 		b.WriteString(": " + why)
 	}
-	silent := slices.DeleteFunc(slices.Clone(e.Missing), func(n string) bool { return slices.Contains(e.Replaced, n) })
+	silent := slices.DeleteFunc(slices.Clone(e.Missing), func(n string) bool { return slices.Contains(e.Replaced, n) || e.Incompatible[n] != "" })
 	if len(silent) > 0 {
 		fmt.Fprintf(&b, "; no answer from %s", strings.Join(silent, ", "))
+	}
+	for _, n := range slices.Sorted(maps.Keys(e.Incompatible)) {
+		fmt.Fprintf(&b, "; %s: %s", n, e.Incompatible[n])
 	}
 	for _, n := range e.Replaced {
 		fmt.Fprintf(&b, "; %s (running, but with another data directory than the log knows: once the others answer, adopt it with WriterOptions.Replace{%q: %[1]q})", n, n)
@@ -219,6 +226,7 @@ func wrap(op, log string, err error) error {
 	}
 	if e != nil {
 		out.From, out.To, out.Epoch, out.Missing, out.Replaced = e.From, e.To, e.Epoch, e.Missing, e.Replaced
+		out.Incompatible = e.Incompatible
 	}
 	return out
 }

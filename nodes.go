@@ -2,6 +2,7 @@ package btrlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -32,6 +33,7 @@ const (
 type node struct {
 	id    protocol.NodeID
 	place atomic.Pointer[place] // nil until the node's record was read
+	odd   atomic.Pointer[odd]   // nil unless what it sends cannot be used
 	mu    sync.Mutex
 	read  time.Time // when the record was read last, or tried
 	busy  bool
@@ -44,6 +46,69 @@ type place struct {
 	http  string    // host:port
 	limit int       // largest datagram, in bytes
 	zone  string
+}
+
+// odd says why what a node sends cannot be used, which looks like silence otherwise.
+type odd struct {
+	why string
+	at  time.Time
+}
+
+// oddFor is how long that is believed without another answer: the node may have been exchanged meanwhile.
+const oddFor = time.Minute
+
+// errOtherCluster: the process at a node's address belongs to another cluster.
+var errOtherCluster = errors.New("a node of another cluster answers at its address")
+
+// heed notes what the outcome of a question to the node, or the refusal of a packet of it, says of the node.
+func (n *node) heed(err error) {
+	var v *wire.VersionError
+	switch {
+	case err == nil:
+		if n.odd.Load() != nil {
+			n.odd.Store(nil)
+		}
+	case errors.As(err, &v):
+		older := "the node"
+		if v.Newer() {
+			older = "this program"
+		}
+		n.odd.Store(&odd{fmt.Sprintf("speaks version %d of the protocol, this program %s; upgrade %s", v.Version, spoken(), older), time.Now()})
+	case errors.Is(err, errOtherCluster):
+		n.odd.Store(&odd{errOtherCluster.Error(), time.Now()})
+	}
+}
+
+func spoken() string {
+	if wire.OldestVersion == wire.Version {
+		return strconv.Itoa(wire.Version)
+	}
+	return fmt.Sprintf("%d to %d", wire.OldestVersion, wire.Version)
+}
+
+// incompatible says of silent nodes which ones answer, and what is wrong with the answers; nil if none does.
+func (c *Client) incompatible(silent []string) (out map[string]string) {
+	for _, name := range silent {
+		if o := c.nodes.get(protocol.NodeID(name)).odd.Load(); o != nil && time.Since(o.at) < oddFor {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[name] = o.why
+		}
+	}
+	return out
+}
+
+// at returns the node with that address, or nil.
+func (t *nodeTable) at(a ring.Addr) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range t.byID {
+		if p := n.place.Load(); p != nil && p.addr == a {
+			return n
+		}
+	}
+	return nil
 }
 
 type nodeTable struct {

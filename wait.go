@@ -255,6 +255,7 @@ func (w *Writer) blame(e *Error) *Error {
 	for _, s := range slices.Sorted(maps.Keys(saying)) {
 		e.Err = fmt.Errorf("%w; %s: %s", e.Err, strings.Join(saying[s], ", "), s.Explain())
 	}
+	e.Incompatible = w.c.incompatible(e.Missing)
 	return e
 }
 

@@ -134,6 +134,8 @@ func advice(err error) string {
 	case btrlog.ErrUnavailable:
 		silent := errors.Is(err, meta.ErrUnavailable) || errors.Is(err, meta.ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
 		switch {
+		case len(e.Incompatible) == len(e.Missing) && len(e.Missing) > 0:
+			return "" // what is wrong with each is said; to wait does not help
 		case len(e.Replaced) > 0:
 			return adviceOnReplaced(e)
 		case len(e.Missing) > 0:

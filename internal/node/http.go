@@ -131,7 +131,11 @@ func (n *Node) serveMessage(w http.ResponseWriter, r *http.Request) {
 			_ = wire.WriteNotice(w, n.cluster) // its loss is the peer's timeout
 			return
 		}
-		http.Error(w, err.Error(), http.StatusBadRequest)
+		code := http.StatusBadRequest
+		if errors.Is(err, wire.ErrCluster) {
+			code = http.StatusMisdirectedRequest // the asker must not take it for silence
+		}
+		http.Error(w, err.Error(), code)
 		return
 	}
 	_ = control.SetReadDeadline(time.Time{})
