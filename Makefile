@@ -32,6 +32,7 @@ help: ## List the targets
 	@echo 'make demo                  three nodes, a writer that dies, a second that takes over, every byte compared'
 	@echo 'make fuzz FUZZTIME=10m     every fuzz target, one after another, so long each'
 	@echo 'make bench-lst             the storage engine beside its peers; writes docs/BENCHMARKS.md, some minutes'
+	@echo 'make test-s3               the S3 backend on servers that others wrote'
 	@echo 'make clean                 remove bin and .cache'
 	@echo
 	@echo 'Stages of make test, each runs alone too: check-fmt check-vet check-lint check-race check-sim'
@@ -106,6 +107,11 @@ bench-lst: ## The storage engine beside its peers
 .PHONY: check-bench
 check-bench:
 	@cd bench && go vet ./...
+
+# The S3 backend is a module of its own too. What it needs from elsewhere is installed below .cache.
+.PHONY: test-s3
+test-s3: ## The S3 backend on servers that others wrote; the first time it builds one, some minutes
+	@.ci/s3
 
 .PHONY: clean
 clean: ## Remove what was built

@@ -105,7 +105,8 @@ type Info struct {
 // Page is one answer of List.
 type Page struct {
 	Objects []Info
-	// More says that the page was cut. The next one starts after the key of the last object.
+	// More says that the page was cut, or at least is full: nothing may follow. The next one starts after the key of the last
+	// object. An empty page has no More.
 	More bool
 }
 

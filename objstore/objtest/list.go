@@ -41,12 +41,13 @@ func checkList(t *testing.T, s objstore.Store, keys []string, prefix, after stri
 	}
 	what := fmt.Sprintf("List(%.20q, %.20q, %d)", prefix, after, limit)
 	wantKeys(t, what, got, want)
-	if page.More != more {
+	// Real servers call a full page cut although nothing follows.
+	if page.More != more && (more || len(got) < limit) {
 		t.Fatalf("%s: More is %v, want %v", what, page.More, more)
 	}
 }
 
-func testList(t *testing.T, s objstore.Store) {
+func testList(t *testing.T, s objstore.Store, l Limits) {
 	var keys []string
 	for _, d := range []string{"", "d/", "d/e/", "d-/", "d.d/", "d0/"} {
 		for i := range 7 {
@@ -55,6 +56,7 @@ func testList(t *testing.T, s objstore.Store) {
 	}
 	keys = append(keys, "d", "e", "d/e", "d/e.x", "d/e-x", "d/e0", "z/y/x/w")
 	slices.Sort(keys)
+	keys = l.usable(keys)
 	for _, k := range keys {
 		put(t, s, k, k, objstore.Always())
 	}
@@ -75,14 +77,14 @@ func testList(t *testing.T, s objstore.Store) {
 	checkList(t, s, keys, "", "", 0)
 }
 
-func testListLong(t *testing.T, s objstore.Store) {
+func testListLong(t *testing.T, s objstore.Store, l Limits) {
 	p := strings.Repeat("p", 200)
 	var keys []string
 	for _, k := range []string{"", "!x", "/x", "0x", "/a/b", "!", "!x/y", "0", "/0", "%", "%/x", "é", "é/x"} {
 		keys = append(keys, p+k, p[:199]+k, p[:198]+k, "dir/"+p+p+k)
 	}
 	slices.Sort(keys)
-	keys = slices.Compact(keys)
+	keys = l.usable(slices.Compact(keys))
 	for _, k := range keys {
 		put(t, s, k, k, objstore.Always())
 	}

@@ -1,0 +1,357 @@
+// Package s3 keeps objects in Amazon S3 or a server that speaks its protocol. Importing it registers the URL scheme "s3":
+//
+//	s3://bucket                            credentials and region as every AWS tool finds them
+//	s3://bucket/prefix?region=eu-west-1
+//	s3://bucket?endpoint=http://127.0.0.1:7070&path-style=true
+//
+// It is a module of its own, so that nobody who embeds the client or the engine gets the SDK with it.
+//
+// What BtrLog relies on is that PutObject honours If-None-Match: * and If-Match. Servers exist that accept both and ignore them;
+// objstore.Probe, which every log node runs at its start, refuses those.
+package s3
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/btrlog/btrlog/objstore"
+)
+
+func init() { objstore.Register("s3", open) }
+
+// Options of a store beyond what the environment says. The zero value is Amazon S3 as the environment describes it.
+type Options struct {
+	Bucket string
+	// Prefix is put before every key, without slashes at its ends; may be empty. S3 bounds both together to
+	// objstore.MaxKeyBytes.
+	Prefix string
+	// Region; empty is what the environment says, and us-east-1 with an Endpoint of one's own.
+	Region string
+	// Endpoint is the server's URL; empty is Amazon's of the region.
+	Endpoint string
+	// PathStyle puts the bucket into the path and not into the host's name; most servers other than Amazon's need it.
+	PathStyle bool
+	// Profile is the one of the shared configuration files; empty is the default.
+	Profile string
+	// Credentials replace those that the environment names; for tests, and for programs that have their own.
+	Credentials aws.CredentialsProvider
+	// Transport replaces the HTTP client's; nil is one with bounded connections and time limits.
+	Transport http.RoundTripper
+}
+
+// Limits of the HTTP client. A request as a whole is bounded by its context.
+const (
+	dialTimeout   = 5 * time.Second
+	headerTimeout = 30 * time.Second
+	idleTimeout   = 90 * time.Second
+	connections   = 256 // per host
+	readAttempts  = 3   // of a read, by the SDK, with jitter; writes are tried once, whoever asked decides
+)
+
+type store struct {
+	client *s3.Client
+	bucket string
+	prefix string // with a slash at its end, or empty
+	name   string
+}
+
+func open(ctx context.Context, u *url.URL) (objstore.Store, error) {
+	o := Options{Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")}
+	bad := func(format string, args ...any) (objstore.Store, error) {
+		return nil, fmt.Errorf("objstore: s3 URL: %s; write for example s3://bucket/prefix?region=eu-west-1", fmt.Sprintf(format, args...))
+	}
+	if u.User != nil {
+		return bad("credentials do not belong into it; use the environment or a profile")
+	}
+	q, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return bad("its query is malformed")
+	}
+	for k, v := range q {
+		if len(v) != 1 || v[0] == "" {
+			return bad("%q needs one value", k)
+		}
+		switch k {
+		case "region":
+			o.Region = v[0]
+		case "endpoint":
+			o.Endpoint = v[0]
+		case "profile":
+			o.Profile = v[0]
+		case "path-style":
+			if o.PathStyle, err = strconv.ParseBool(v[0]); err != nil {
+				return bad("path-style is true or false, not %q", v[0])
+			}
+		default:
+			return bad("%q is not known; region, endpoint, path-style and profile are", k)
+		}
+	}
+	return New(ctx, o)
+}
+
+// New opens a store. It looks for credentials and region, and makes no request of the store: objstore.Probe does. Errors name
+// what is missing.
+func New(ctx context.Context, o Options) (objstore.Store, error) {
+	switch {
+	case o.Bucket == "":
+		return nil, fmt.Errorf("objstore: s3: no bucket given")
+	case o.Prefix != "" && objstore.CheckKey(o.Prefix) != nil:
+		return nil, fmt.Errorf("objstore: s3: prefix %q: %w", o.Prefix, objstore.CheckKey(o.Prefix))
+	}
+	s := &store{bucket: o.Bucket, name: "s3://" + o.Bucket}
+	if o.Prefix != "" {
+		s.prefix = o.Prefix + "/"
+		s.name += "/" + o.Prefix
+	}
+	if o.Endpoint != "" {
+		e, err := url.Parse(o.Endpoint)
+		if err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" || e.User != nil {
+			return nil, fmt.Errorf("objstore: s3: the endpoint must be http://host:port or https://host:port, without credentials")
+		}
+		s.name += " at " + e.Host
+	}
+	// The SDK's own kind of client, because it knows AWS_CA_BUNDLE.
+	var client config.HTTPClient = awshttp.NewBuildableClient().WithTimeout(0).WithDialerOptions(func(d *net.Dialer) {
+		d.Timeout, d.KeepAlive = dialTimeout, 30*time.Second
+	}).WithTransportOptions(func(t *http.Transport) {
+		t.MaxIdleConnsPerHost, t.MaxConnsPerHost, t.MaxIdleConns, t.IdleConnTimeout = connections, connections, connections, idleTimeout
+		t.TLSHandshakeTimeout, t.ResponseHeaderTimeout, t.DisableCompression = dialTimeout, headerTimeout, true
+	})
+	if o.Transport != nil {
+		client = &http.Client{Transport: o.Transport, CheckRedirect: noRedirect}
+	}
+	load := []func(*config.LoadOptions) error{
+		config.WithHTTPClient(client),
+		// Checksums that only some servers know are left out: every body of BtrLog has its own, and the signature covers it.
+		config.WithRequestChecksumCalculation(aws.RequestChecksumCalculationWhenRequired),
+		config.WithResponseChecksumValidation(aws.ResponseChecksumValidationWhenRequired),
+		config.WithRetryer(func() aws.Retryer {
+			return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts = readAttempts })
+		}),
+	}
+	if o.Region != "" {
+		load = append(load, config.WithRegion(o.Region))
+	}
+	if o.Profile != "" {
+		load = append(load, config.WithSharedConfigProfile(o.Profile))
+	}
+	if o.Credentials != nil {
+		load = append(load, config.WithCredentialsProvider(o.Credentials))
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, load...)
+	if err != nil {
+		return nil, fmt.Errorf("objstore: %s: reading the AWS configuration: %w", s.name, err)
+	}
+	if cfg.Region == "" {
+		if o.Endpoint == "" {
+			return nil, fmt.Errorf("objstore: %s: no region; add ?region=… to the URL, or set AWS_REGION", s.name)
+		}
+		cfg.Region = "us-east-1"
+	}
+	s.client = s3.NewFromConfig(cfg, func(so *s3.Options) {
+		so.UsePathStyle = o.PathStyle
+		if o.Endpoint != "" {
+			so.BaseEndpoint = aws.String(o.Endpoint)
+		}
+	})
+	return s, nil
+}
+
+// noRedirect: a redirect leads to another region; the request would have to be signed for it.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// once is for writes: after a lost reply a second try of a conditional write meets the first one, and its 412 would be taken for
+// a lost race. The caller knows that the outcome is unknown, and looks.
+func once(o *s3.Options) { o.Retryer = aws.NopRetryer{} }
+
+func (s *store) String() string { return s.name }
+
+// Close leaves idle connections to their time limit: the SDK's client cannot close them.
+func (s *store) Close() error { return nil }
+
+func (s *store) key(key string) *string { return aws.String(s.prefix + key) }
+
+func (s *store) Put(ctx context.Context, key string, body []byte, meta map[string]string, cond objstore.Condition) (objstore.Info, error) {
+	if err := objstore.CheckPut(s.name, key, body, meta); err != nil {
+		return objstore.Info{}, err
+	}
+	if err := objstore.CheckContext(ctx, s.name, "put", key); err != nil {
+		return objstore.Info{}, err
+	}
+	in := &s3.PutObjectInput{Bucket: &s.bucket, Key: s.key(key), Body: bytes.NewReader(body), ContentLength: aws.Int64(int64(len(body))), Metadata: meta}
+	etag, match := cond.Match()
+	switch {
+	case cond.IsIfAbsent():
+		in.IfNoneMatch = aws.String("*")
+	case match:
+		in.IfMatch = &etag
+	}
+	ctx, sent := tracked(ctx)
+	out, err := s.client.PutObject(ctx, in, once)
+	if err != nil {
+		return objstore.Info{}, s.err("put", key, err, match, sent.Load())
+	}
+	return objstore.Info{Key: key, Size: int64(len(body)), ETag: aws.ToString(out.ETag)}, nil
+}
+
+func (s *store) Get(ctx context.Context, key string, r objstore.Range) (io.ReadCloser, objstore.Info, error) {
+	if err := objstore.CheckKey(key); err != nil {
+		return nil, objstore.Info{}, s.invalid("get", key, err)
+	}
+	if r.Offset < 0 || r.Length < 0 {
+		return nil, objstore.Info{}, s.invalid("get", key, fmt.Errorf("range at %d of %d bytes", r.Offset, r.Length))
+	}
+	if err := objstore.CheckContext(ctx, s.name, "get", key); err != nil {
+		return nil, objstore.Info{}, err
+	}
+	in := &s3.GetObjectInput{Bucket: &s.bucket, Key: s.key(key)}
+	if r != objstore.Whole {
+		in.Range = aws.String(rangeHeader(r))
+	}
+	out, err := s.client.GetObject(ctx, in)
+	if err != nil {
+		return nil, objstore.Info{}, s.err("get", key, err, false, true)
+	}
+	info := objstore.Info{Key: key, Size: aws.ToInt64(out.ContentLength), ETag: aws.ToString(out.ETag), Modified: aws.ToTime(out.LastModified), Metadata: metadata(out.Metadata)}
+	want := info.Size
+	if r != objstore.Whole {
+		// A server that ignores the range sends all: that would be read as other bytes than those asked for.
+		from, to, size, err := contentRange(aws.ToString(out.ContentRange))
+		if lo, hi, ok := r.Resolve(size); err == nil && (!ok || from != lo || to != hi) {
+			err = fmt.Errorf("asked for bytes %d to %d, got %d to %d", lo, hi, from, to)
+		}
+		if err != nil {
+			out.Body.Close()
+			return nil, objstore.Info{}, &objstore.Error{Store: s.name, Op: "get", Key: key, Kind: objstore.ErrUnavailable, Err: err}
+		}
+		info.Size, want = size, to-from
+	}
+	return &body{s: s, key: key, r: out.Body, left: want}, info, nil
+}
+
+func rangeHeader(r objstore.Range) string {
+	if r.Length == 0 {
+		return fmt.Sprintf("bytes=%d-", r.Offset)
+	}
+	return fmt.Sprintf("bytes=%d-%d", r.Offset, r.Offset+r.Length-1)
+}
+
+// contentRange parses "bytes 0-9/100" as [from, to) of size.
+func contentRange(h string) (from, to, size int64, err error) {
+	var last int64
+	if n, e := fmt.Sscanf(h, "bytes %d-%d/%d", &from, &last, &size); n != 3 || e != nil || from < 0 || last < from || size <= last {
+		return 0, 0, 0, fmt.Errorf("the server did not answer with the range that was asked for: Content-Range is %q", h)
+	}
+	return from, last + 1, size, nil
+}
+
+// body makes sure that a cut reply is no end.
+type body struct {
+	s    *store
+	key  string
+	r    io.ReadCloser
+	left int64
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	b.left -= int64(n)
+	switch {
+	case err == nil && b.left >= 0, err == io.EOF && b.left == 0:
+		return n, err
+	case err == io.EOF:
+		err = io.ErrUnexpectedEOF
+	case err == nil:
+		err = fmt.Errorf("more bytes than announced")
+	}
+	return n, &objstore.Error{Store: b.s.name, Op: "get", Key: b.key, Kind: objstore.ErrUnavailable, Err: err}
+}
+
+func (b *body) Close() error { return b.r.Close() }
+
+func (s *store) Head(ctx context.Context, key string) (objstore.Info, error) {
+	if err := objstore.CheckKey(key); err != nil {
+		return objstore.Info{}, s.invalid("head", key, err)
+	}
+	if err := objstore.CheckContext(ctx, s.name, "head", key); err != nil {
+		return objstore.Info{}, err
+	}
+	out, err := s.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &s.bucket, Key: s.key(key)})
+	if err != nil {
+		return objstore.Info{}, s.err("head", key, err, false, true)
+	}
+	return objstore.Info{Key: key, Size: aws.ToInt64(out.ContentLength), ETag: aws.ToString(out.ETag), Modified: aws.ToTime(out.LastModified), Metadata: metadata(out.Metadata)}, nil
+}
+
+// metadata returns names in lower case, as they were written: HTTP has changed them on the way.
+func metadata(m map[string]string) map[string]string {
+	out := make(map[string]string, len(m))
+	for k, v := range m {
+		out[strings.ToLower(k)] = v
+	}
+	return out
+}
+
+func (s *store) List(ctx context.Context, prefix, startAfter string, limit int) (objstore.Page, error) {
+	limit, err := objstore.CheckList(s.name, prefix, limit)
+	if err != nil {
+		return objstore.Page{}, err
+	}
+	if err := objstore.CheckContext(ctx, s.name, "list", prefix); err != nil {
+		return objstore.Page{}, err
+	}
+	in := &s3.ListObjectsV2Input{Bucket: &s.bucket, Prefix: s.key(prefix), MaxKeys: aws.Int32(int32(limit))}
+	if startAfter != "" {
+		in.StartAfter = s.key(startAfter)
+	}
+	out, err := s.client.ListObjectsV2(ctx, in)
+	if err != nil {
+		return objstore.Page{}, s.err("list", prefix, err, false, true)
+	}
+	page := objstore.Page{More: aws.ToBool(out.IsTruncated) && len(out.Contents) > 0}
+	last := startAfter
+	for _, o := range out.Contents {
+		key := strings.TrimPrefix(aws.ToString(o.Key), s.prefix)
+		if key <= last {
+			// Everything that pages through a listing relies on the order; a directory bucket has none.
+			return objstore.Page{}, &objstore.Error{Store: s.name, Op: "list", Key: prefix, Kind: objstore.ErrDenied,
+				Err: fmt.Errorf("the bucket lists %q after %q: buckets without order cannot be used", key, last)}
+		}
+		last = key
+		page.Objects = append(page.Objects, objstore.Info{Key: key, Size: aws.ToInt64(o.Size), ETag: aws.ToString(o.ETag), Modified: aws.ToTime(o.LastModified)})
+	}
+	return page, nil
+}
+
+func (s *store) Delete(ctx context.Context, key string) error {
+	if err := objstore.CheckKey(key); err != nil {
+		return s.invalid("delete", key, err)
+	}
+	if err := objstore.CheckContext(ctx, s.name, "delete", key); err != nil {
+		return err
+	}
+	ctx, sent := tracked(ctx)
+	_, err := s.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &s.bucket, Key: s.key(key)}, once)
+	if err != nil {
+		return s.err("delete", key, err, false, sent.Load())
+	}
+	return nil
+}
+
+func (s *store) invalid(op, key string, err error) error {
+	return &objstore.Error{Store: s.name, Op: op, Key: key, Kind: objstore.ErrInvalid, Err: err}
+}
