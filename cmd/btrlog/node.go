@@ -35,6 +35,7 @@ type nodeFlags struct {
 	store   string
 	segment byteSize
 	budget  byteSize
+	memory  byteSize
 	verbose bool
 	json    bool
 }
@@ -60,6 +61,7 @@ func nodeCommand() *cobra.Command {
 	f.StringVar(&o.cfg.Root, "root", "", "prefix of the cluster's keys in the store (environment: "+envRoot+")")
 	storageFlags(cmd, &o.cfg.Buffered, &o.segment)
 	f.Var(&o.budget, "disk-budget", "bound of all segment files together, such as 100GiB; takeovers may go above it by three segments per shard (default: the disk)")
+	f.Var(&o.memory, "memory-budget", "memory for what was written last, of all shards together; older records are read from disk (default 64MiB)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the node does, not only warnings, on standard error")
 	configurable(f, "node", "store", "root")
 	jsonFlag(cmd, &o.json, "the line that says that the node is ready as a JSON object")
@@ -85,7 +87,7 @@ func checkSegmentFile(n byteSize) error {
 
 func (o *nodeFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	signal.Ignore(syscall.SIGPIPE) // who reads our output may go; the node stays
-	o.cfg.SegmentBytes, o.cfg.DiskBudgetBytes = int64(o.segment), int64(o.budget)
+	o.cfg.SegmentBytes, o.cfg.DiskBudgetBytes, o.cfg.MemoryBudgetBytes = int64(o.segment), int64(o.budget), int64(o.memory)
 	o.cfg.Log = serverLogger(cmd, o.verbose)
 	if err := checkSegmentFile(o.segment); err != nil {
 		return err

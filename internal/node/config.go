@@ -45,6 +45,9 @@ type Config struct {
 	// refused, and each shard may go above it by reserveFiles for takeovers and by one file for what frees space: set it below
 	// the size of the disk by so much.
 	DiskBudgetBytes int64
+	// MemoryBudgetBytes bounds the memory in which all shards together keep what was written last, so that reading a hot tail
+	// costs no disk; older records are read from the shards' stores. Default 64 MiB, at least 1 MiB per shard.
+	MemoryBudgetBytes int64
 	// FS is the file system of the storage engine; nil is the real one. Identity and lock are always real files.
 	FS vfs.FS
 
@@ -101,6 +104,9 @@ func (c *Config) fill() error {
 	setDuration(&c.CollectEvery, 10*time.Minute)
 	setDuration(&c.PeerInterval, time.Second)
 	setDuration(&c.PeerTimeout, 5*time.Second)
+	if c.MemoryBudgetBytes == 0 {
+		c.MemoryBudgetBytes = 64 << 20
+	}
 	if c.SegmentBytes == 0 {
 		c.SegmentBytes = 64 << 20
 	}
@@ -120,6 +126,8 @@ func (c *Config) fill() error {
 		return fmt.Errorf("node: MTU of %d bytes; 576 to 65536 are allowed", c.MTU)
 	case c.SegmentBytes < 1<<20:
 		return fmt.Errorf("node: segment files of %d bytes; at least 1 MiB is needed", c.SegmentBytes)
+	case c.MemoryBudgetBytes < int64(c.Shards)<<20:
+		return fmt.Errorf("node: memory budget of %d bytes for %d shards; at least 1 MiB is needed for each", c.MemoryBudgetBytes, c.Shards)
 	case c.DiskBudgetBytes < 0:
 		return fmt.Errorf("node: disk budget of %d bytes", c.DiskBudgetBytes)
 	case c.PeerInterval < time.Millisecond || c.PeerTimeout < 2*c.PeerInterval:
@@ -168,7 +176,7 @@ const reserveFiles = 2
 // storeOptions returns the options of one shard's store among n.
 func (c *Config) storeOptions(n int) lst.Options {
 	o := lst.Options{FS: c.FS, Mode: lst.Direct, SegmentBytes: c.SegmentBytes, DiskBudgetBytes: c.DiskBudgetBytes / int64(n),
-		ReserveBytes: reserveFiles * c.SegmentBytes}
+		ReserveBytes: reserveFiles * c.SegmentBytes, TailCacheBytes: int(max(c.MemoryBudgetBytes/int64(n), 512<<10))}
 	if c.Buffered {
 		o.Mode = lst.Buffered
 	}

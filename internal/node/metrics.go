@@ -55,6 +55,7 @@ var (
 	mHTTPTotal  = counter("btrlog_node_http_requests_total", "requests", "Messages over HTTP, by outcome.", "outcome")
 
 	mBudget      = gauge("btrlog_node_disk_budget_bytes", "bytes", "The shard's part of the disk budget; 0 is no bound but the disk.", "shard")
+	mMemory      = gauge("btrlog_node_memory_budget_bytes", "bytes", "Memory in which the shard keeps what was written last; older records are read from its store.", "shard")
 	mUsed        = gauge("btrlog_node_disk_used_bytes", "bytes", "Preallocated size of the shard's segment files.", "shard")
 	mFiles       = gauge("btrlog_node_segment_files", "files", "Segment files in use.", "shard")
 	mReclaimable = gauge("btrlog_node_reclaimable_files", "files", "Of them, those that hold nothing any more and can be dropped.", "shard")
@@ -79,7 +80,7 @@ var (
 // Descs are all of them, in the order in which they are written.
 var Descs = append([]*ours.Desc{mInfo, mUp, mLive, mRdy, mShrd, mRequests, mRefusals, mAppend, mRecords, mRecordBytes, mCommits, mPromises, mFencings, mActivations,
 	mLogs, mHeld, mUncommitted, mLag, mUnarchived, mUnarchBytes, mFlushLag, mInbox, mInboxBytes, mWaiting, mParked, mFlushQueue, mFlushDue, mFlushes, mCollected, mHTTP, mHTTPBytes,
-	mHTTPTotal, mBudget, mUsed, mFiles, mReclaimable, mPayload, mStreams, mSpare, mFull, mWritten, mSyncs, mSnapshots, mDropped, mDatagrams, mForwarded, mLost,
+	mHTTPTotal, mBudget, mMemory, mUsed, mFiles, mReclaimable, mPayload, mStreams, mSpare, mFull, mWritten, mSyncs, mSnapshots, mDropped, mDatagrams, mForwarded, mLost,
 	mRSS, mHeap, mGoroutines}, storecount.Descs...)
 
 func gauge(name, unit, help string, labels ...string) *ours.Desc {
@@ -200,6 +201,7 @@ func (t *thread) collect(l *ours.List, p *picture) {
 	l.Add(mInboxBytes, float64(bytes), name)
 	l.Add(mFull, truth(t.tally.full.Load()), name)
 	l.Add(mBudget, float64(t.n.cfg.storeOptions(len(t.n.threads)).DiskBudgetBytes), name)
+	l.Add(mMemory, float64(t.n.cfg.storeOptions(len(t.n.threads)).TailCacheBytes), name)
 	c := &t.counters
 	l.Add(mForwarded, float64(c.forwarded.Load()), name)
 	events := map[string]uint64{"bad": c.badPackets.Load(), "other_cluster": c.otherCluster.Load(), "other_version": c.otherVersion.Load(), "unexpected": c.unexpected.Load()}

@@ -110,6 +110,7 @@ func TestConfigRefusals(t *testing.T) {
 		"node: zone":        func(c *Config) { c.Zone = "-" },
 		"300 shards":        func(c *Config) { c.Shards = 300 },
 		"at least 1 MiB":    func(c *Config) { c.SegmentBytes = 1000 },
+		"memory budget":     func(c *Config) { c.MemoryBudgetBytes = 1 << 19 },
 		"at least 3 files":  func(c *Config) { c.DiskBudgetBytes = 1 << 20 },
 		"listen address":    func(c *Config) { c.Listen = "nowhere" },
 		"advertise":         func(c *Config) { c.Listen = "0.0.0.0:0" },
