@@ -94,6 +94,7 @@ func (o *Out) Empty() bool { return len(o.Records) == 0 && len(o.State) == 0 && 
 type Shard struct {
 	inc   Incarnation
 	logs  map[LogID]*nodeLog
+	blank int // of logs: those that were never activated
 	dirty []*nodeLog
 	space Space
 	rules Rules
@@ -115,6 +116,9 @@ func (s *Shard) Restore(log LogID, state []byte) error {
 		return err
 	}
 	s.logs[log] = l
+	if l.activated == 0 {
+		s.blank++
+	}
 	return nil
 }
 
@@ -299,12 +303,15 @@ func (s *Shard) open(from Peer, m *Open, out *Out) {
 	if m.Log == 0 || m.Epoch == 0 || len(m.Name) > MaxNameBytes {
 		return
 	}
+	r := &OpenReply{Log: m.Log, Epoch: m.Epoch, Req: m.Req, Incarnation: s.inc}
 	l := s.logs[m.Log]
 	if l == nil {
-		l = &nodeLog{id: m.Log}
-		s.logs[m.Log] = l
+		if l = s.meet(m.Log, false); l == nil {
+			r.Status = StatusOverloaded
+			out.Replies = append(out.Replies, ReplyOut{To: from, Msg: r, Log: m.Log})
+			return
+		}
 	}
-	r := &OpenReply{Log: m.Log, Epoch: m.Epoch, Req: m.Req, Incarnation: s.inc}
 	switch {
 	case l.deleted:
 		r.Status = StatusDeleted
@@ -330,6 +337,19 @@ func (s *Shard) open(from Peer, m *Open, out *Out) {
 	}
 	r.Promised = l.promised
 	out.Replies = append(out.Replies, ReplyOut{To: from, Msg: r, Log: m.Log})
+}
+
+// meet makes the state of a log that is not known yet; nil if there are too many. writer says that it has one from the start.
+func (s *Shard) meet(log LogID, writer bool) *nodeLog {
+	if len(s.logs) >= MaxLogs || !writer && s.blank >= MaxBlankLogs {
+		return nil
+	}
+	if !writer {
+		s.blank++
+	}
+	l := &nodeLog{id: log}
+	s.logs[log] = l
+	return l
 }
 
 // check is the gate of every request that names an incarnation and an epoch (P7, R3, R9): one place for all paths that
@@ -488,10 +508,14 @@ func (s *Shard) activate(from Peer, m *Activate, out *Out) {
 		a.Status = StatusDeleted
 	case l != nil && m.Epoch == l.activated:
 		// A repeated Activate must not void its own epoch (X10): nothing to do.
+	case l == nil && len(s.logs) >= MaxLogs:
+		a.Status = StatusOverloaded
 	default:
-		if l == nil {
-			l = &nodeLog{id: m.Log}
-			s.logs[m.Log] = l
+		switch {
+		case l == nil:
+			l = s.meet(m.Log, true)
+		case l.activated == 0:
+			s.blank--
 		}
 		out.Activations++
 		l.promised, l.activated, l.start = m.Epoch, m.Epoch, m.Start
@@ -549,11 +573,10 @@ func (s *Shard) drop(from Peer, m *Drop, out *Out) {
 	case l != nil && m.Epoch < l.promised:
 		a.Status = StatusFenced
 	case l != nil && l.deleted:
+	case l == nil && s.meet(m.Log, false) == nil:
+		a.Status = StatusOverloaded
 	default:
-		if l == nil {
-			l = &nodeLog{id: m.Log}
-			s.logs[m.Log] = l
-		}
+		l = s.logs[m.Log]
 		l.promised, l.deleted = m.Epoch, true
 		for i := range l.held {
 			out.Trims = append(out.Trims, Trim{Log: l.id, Label: l.held[i].label, Whole: true})

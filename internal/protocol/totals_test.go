@@ -64,3 +64,74 @@ func TestTotals(t *testing.T) {
 	step(&Drop{Log: 2, Epoch: 2, Incarnation: inc})
 	check("deleted", Totals{Promised: 1, Deleted: 1, Held: 6, Unarchived: 6, UnarchivedBytes: 600, Uncommitted: 2, MaxUncommitted: 2})
 }
+
+// Opens and deletes of logs that nobody knows take room for good, so there is an end to them. A log that has had a writer does
+// not count, and what is known is served as ever.
+func TestUnknownLogsAreBounded(t *testing.T) {
+	const inc = Incarnation(7)
+	s := NewShard(inc, Rules{})
+	var out Out
+	step := func(m Message) *Out {
+		out.Reset()
+		s.Step(1, 1, m, &out)
+		s.Finish(&out)
+		return &out
+	}
+	status := func(o *Out) Status {
+		if len(o.Acks) == 1 {
+			return o.Acks[0].Ack.Status
+		}
+		return o.Replies[0].Msg.(*OpenReply).Status
+	}
+	activate := func(log LogID) *Activate {
+		return &Activate{Log: log, Epoch: 1, Incarnation: inc, Start: 1, History: History{{1, 1}}, Settings: Settings{Window: 4, SegmentBytes: 1 << 20, Qw: 2}}
+	}
+	var states [][]byte
+	for i := range LogID(MaxBlankLogs) {
+		m := Message(&Open{Log: 1 + i, Epoch: 1})
+		if i%2 == 1 {
+			m = &Drop{Log: 1 + i, Epoch: 1, Incarnation: inc}
+		}
+		o := step(m)
+		if status(o) != StatusOK {
+			t.Fatalf("log %d: %v", i, status(o))
+		}
+		if i < 4 {
+			states = append(states, append([]byte(nil), o.State[0].Value...))
+		}
+	}
+	const next = LogID(1 << 40)
+	for _, m := range []Message{&Open{Log: next, Epoch: 1}, &Drop{Log: next, Epoch: 1, Incarnation: inc}} {
+		if o := step(m); status(o) != StatusOverloaded || !o.Empty() {
+			t.Errorf("%T past the bound: %v, writes %v", m, status(o), !o.Empty())
+		}
+	}
+	if _, known := s.Log(next); known || len(s.logs) != MaxBlankLogs {
+		t.Errorf("%d logs", len(s.logs))
+	}
+	if o := step(&Open{Log: 1, Epoch: 2}); status(o) != StatusOK || o.Promises != 1 {
+		t.Errorf("an open of a known log: %v", status(o))
+	}
+	// A log with a writer makes room, and one that comes with its writer needs none.
+	if o := step(&Activate{Log: 1, Epoch: 2, Incarnation: inc, Start: 1, History: History{{2, 1}}, Settings: Settings{Window: 4, SegmentBytes: 1 << 20, Qw: 2}}); status(o) != StatusOK {
+		t.Fatal(status(o))
+	}
+	if o := step(activate(next + 1)); status(o) != StatusOK {
+		t.Error(status(o))
+	}
+	for i, want := range []Status{StatusOK, StatusOverloaded} {
+		if o := step(&Open{Log: next + 2 + LogID(i), Epoch: 1}); status(o) != want {
+			t.Errorf("open %d after one log was activated: %v, want %v", i, status(o), want)
+		}
+	}
+	// A restart counts the same.
+	s = NewShard(inc, Rules{})
+	for i, st := range states {
+		if err := s.Restore(1+LogID(i), st); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.blank != len(states) {
+		t.Errorf("%d blank logs after a restart, want %d", s.blank, len(states))
+	}
+}

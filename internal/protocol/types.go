@@ -250,6 +250,10 @@ const (
 	MaxHistory = 1 << 16
 	// MaxExtents bounds the extents in one OpenReply; a node that holds more answers with its lowest and says so.
 	MaxExtents = 1 << 14
+	// MaxLogs bounds the logs of one shard, and MaxBlankLogs those of them that never had a writer there: an open, or a delete, of
+	// a log that is not known takes memory and disk for good, and whoever can send a datagram can ask for one.
+	MaxLogs      = 1 << 20
+	MaxBlankLogs = 1 << 16
 	// MaxNameBytes bounds a log's name.
 	MaxNameBytes = 128
 )
