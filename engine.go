@@ -124,6 +124,9 @@ func (q *timerQueue) due(now protocol.Time) endpoint {
 	return heap.Pop(&q.heap).(*timer).owner
 }
 
+// trimEvery is how often pools are looked at, if the thread is awake at all. Writers that go to rest wake it.
+const trimEvery = protocol.Time(20 * time.Second)
+
 // maxSleep is the longest sleep of the thread.
 const maxSleep = protocol.Time(time.Hour)
 
@@ -186,6 +189,7 @@ type packetState struct {
 // with three node processes took 10 to 15 % longer at the median (25 % with the nodes in this process). The plain
 // socket has no owner thread.
 func (c *Client) thread() {
+	trimmed := c.now()
 	for {
 		packets, err := c.sock.Recv()
 		if err != nil {
@@ -201,6 +205,10 @@ func (c *Client) thread() {
 		}
 		clear(c.packet.touched)
 		c.packet.touched = c.packet.touched[:0]
+		if now-trimmed > trimEvery {
+			trimmed = now
+			c.jobs.trim()
+		}
 		for e := c.timers.due(now); e != nil; e = c.timers.due(now) {
 			e.tick(now)
 		}

@@ -26,7 +26,8 @@ type WriterOptions struct {
 	// WindowBytes bounds the bytes that are given out and not committed; zero is 64 MiB.
 	WindowBytes int
 	// RetainRecords and RetainBytes bound what is kept after its commit, for slow nodes and for reads that cost no network;
-	// zero is the log's window and 8 MiB.
+	// zero is the log's window and 8 MiB. A writer that has appended nothing for 30 s (ten minutes, if a node lacks something)
+	// keeps the last 16 records at most, and 16 KiB.
 	RetainRecords, RetainBytes int
 }
 

@@ -1,6 +1,7 @@
 package btrlog
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/btrlog/btrlog/internal/protocol"
@@ -35,14 +36,20 @@ type sendJob struct {
 type jobPool struct {
 	mu   sync.Mutex
 	free []*sendJob
+	low  int // fewest in free since trim looked last
 }
 
 func (p *jobPool) get(c *Client) *sendJob {
 	p.mu.Lock()
-	if n := len(p.free); n > 0 {
+	n := len(p.free)
+	if n == 0 {
+		p.low = 0
+	}
+	if n > 0 {
 		j := p.free[n-1]
 		p.free[n-1] = nil
 		p.free = p.free[:n-1]
+		p.low = min(p.low, n-1)
 		p.mu.Unlock()
 		return j
 	}
@@ -66,6 +73,14 @@ func (p *jobPool) put(j *sendJob) {
 	if len(p.free) < keepJobs {
 		p.free = append(p.free, j)
 	}
+}
+
+// trim forgets the jobs that nobody has needed since it was called last: those of a burst.
+func (p *jobPool) trim() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = slices.Delete(p.free, 0, p.low)
+	p.low = len(p.free)
 }
 
 // packet returns a packet to be filled; its memory belongs to the job.

@@ -380,6 +380,9 @@ func (w *Writer) tick(now protocol.Time) {
 	w.mu.Lock()
 	w.armed = never
 	w.m.Tick(now)
+	if w.m.Resting() {
+		w.stamps, w.sends = stamps{}, nil
+	}
 	job := w.advance(now)
 	w.mu.Unlock()
 	w.c.transmit(job)

@@ -130,7 +130,8 @@ type Writer struct {
 	token  Epoch // the last token that this client took: the writer's own, or that of a re-open under way
 	check  bool  // the driver must read the log's record and call RecordSeen
 
-	outbox []Send // what to send now; the driver empties it with TakeSends
+	resting bool   // see rest
+	outbox  []Send // what to send now; the driver empties it with TakeSends
 }
 
 const defaultWindowBytes = 64 << 20
@@ -141,7 +142,7 @@ func NewWriter(cfg WriterConfig, now Time) (*Writer, error) {
 		return nil, err
 	}
 	w := &Writer{cfg: cfg, next: cfg.Tail + 1, low: cfg.Tail + 1, clsn: cfg.Tail, token: cfg.Epoch, segStart: cfg.SegStart, segOff: cfg.SegOff, lastAt: now,
-		ring: make([]slot, 16)}
+		ring: make([]slot, idleRecords), resting: true}
 	if w.segOff > 0 {
 		w.segSince = now
 	}
@@ -288,6 +289,7 @@ func (w *Writer) push(now Time, data []byte, more, inBatch bool) LSN {
 		w.makeRoom()
 	}
 	x := w.next
+	w.resting = false
 	s := w.slot(x)
 	s.data = append(s.data[:0], data...)
 	s.segStart, s.segOff, s.sentAt, s.acks, s.more, s.inBatch = w.segStart, w.segOff, now, 0, more, inBatch

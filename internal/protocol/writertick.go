@@ -18,6 +18,7 @@ func (w *Writer) Tick(now Time) {
 	for i := range w.nodes {
 		w.tickNode(now, i)
 	}
+	w.rest(now)
 }
 
 // NextTick returns when Tick must be called next at the latest; never if nothing is due.
@@ -42,6 +43,7 @@ func (w *Writer) NextTick() Time {
 		// Not before all is committed: a driver that was told a time at which Tick does nothing would spin.
 		at = min(at, w.segSince+w.cfg.SegmentAge)
 	}
+	at = min(at, w.restAt())
 	return at
 }
 
