@@ -60,8 +60,7 @@ type pendingBatch struct {
 type pendingSeal struct {
 	it    sealItem
 	at    pos
-	off   int // body in buf
-	bytes int
+	bytes int // body length
 }
 
 // pending is a write between Prepare and Complete.
@@ -457,22 +456,19 @@ const leafMaxBytes = 16 + 10 + 33 + leafSlots*15
 func (s *Store) sealInto(p *pending, it sealItem) {
 	l := it.l
 	o := l.open.Load()
-	if o == nil || it.st.gone || l.count == 0 {
+	trim := it.st.trim.Load()
+	if o == nil || it.st.gone || l.live(trim) == 0 {
 		l.queued = false
 		return
 	}
-	from := 0
-	if t := it.st.trim.Load(); t > l.base {
-		from = int(t - l.base)
-	}
-	m := l.presentMap().minus(bitmap{}.upTo(from))
+	m := o.present().minus(bitmap{}.upTo(l.below(trim)))
 	at := p.appendFrame(kindLeaf, s.durable, func(b []byte) []byte { return appendLeaf(b, it.st.id, l, m, o) })
 	n := int(p.pos()-at) - frameHeadBytes
 	l.ref, l.refBytes, l.refDirty = at, uint32(n), true
-	l.dirty = bitmap{}
+	l.setClean()
 	l.whole = false
 	s.ix.touch(it.st, l.base)
-	p.seals = append(p.seals, pendingSeal{it: it, at: at, off: len(p.buf) - n, bytes: n})
+	p.seals = append(p.seals, pendingSeal{it: it, at: at, bytes: n})
 }
 
 // Complete reports the end of a prepared write. Records become visible, and may
@@ -509,11 +505,11 @@ func (s *Store) Completed() uint64 {
 
 // finish takes the end of a write and applies what is complete in order. Under mu.
 func (s *Store) finish(p *pending, err error) {
+	p.done = true
 	if err != nil {
 		s.latch(fmt.Errorf("write of %d bytes at offset %d of %s: %w", len(p.buf), p.off, p.seg.path, err))
 		return
 	}
-	p.done = true
 	for s.err == nil && len(s.inflight) > 0 && s.inflight[0].done {
 		head := s.inflight[0]
 		copy(s.inflight, s.inflight[1:])
@@ -526,9 +522,7 @@ func (s *Store) applyWrite(p *pending) {
 	// The cache before the slots: a reader that finds a slot must find its bytes.
 	s.ix.cache.write(p.buf, mkpos(p.seg.head.number, p.off))
 	for _, pb := range p.batches {
-		for i := range pb.b.ops {
-			s.ix.apply(&pb.b.ops[i], pb.b.body, pb.at+frameHeadBytes)
-		}
+		s.ix.applyBatch(pb.b.ops, pb.b.body, pb.at+frameHeadBytes)
 	}
 	if s.ix.broken != nil {
 		// The batch is on disk but cannot be shown: better no answer than "absent".
@@ -536,7 +530,7 @@ func (s *Store) applyWrite(p *pending) {
 		return
 	}
 	for _, sl := range p.seals {
-		s.ix.sealDone(sl.it, sl.at, s.arenaCopy(p.buf[sl.off:sl.off+sl.bytes]))
+		s.ix.sealDone(sl.it, sl.at, sl.bytes)
 	}
 	s.applied = mkpos(p.seg.head.number, p.off+int64(len(p.buf)))
 	s.completed = p.ticket
@@ -553,17 +547,6 @@ func (s *Store) applyWrite(p *pending) {
 		p.root = nil
 		s.pool = append(s.pool, p)
 	}
-}
-
-// arenaCopy keeps leaf bodies without an allocation for each.
-func (s *Store) arenaCopy(b []byte) []byte {
-	if len(s.arena) < len(b) {
-		s.arena = make([]byte, max(64<<10, len(b)))
-	}
-	c := s.arena[:len(b):len(b)]
-	s.arena = s.arena[len(b):]
-	copy(c, b)
-	return c
 }
 
 // latch stops the store for good (P14). Under mu.

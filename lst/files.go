@@ -255,8 +255,8 @@ func (s *fileSet) read(p []byte, at pos) error {
 	return err
 }
 
-// leafData returns the parsed body of a sealed leaf, from memory or the disk.
-func (x *index) leafData(id StreamID, base uint64, s *sealedLeaf) (*leafData, error) {
+// leafData returns the slots of a sealed leaf, from memory or the disk.
+func (x *index) leafData(id StreamID, base uint64, s *sealedLeaf) (*openSlots, error) {
 	if d := s.data.Load(); d != nil {
 		return d, nil
 	}
@@ -277,7 +277,7 @@ func (x *index) leafData(id StreamID, base uint64, s *sealedLeaf) (*leafData, er
 	if err != nil {
 		return nil, &Corruption{File: f.path, Offset: s.at.off(), Reason: err.Error()}
 	}
-	if x.loadedLeaves.Add(1) <= cachedLeaves {
+	if x.loadedBytes.Add(int64(d.memory())) <= cachedBytes/2 {
 		s.data.Store(d) // beyond the bound each access reads the frame again
 	}
 	return d, nil

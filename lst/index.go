@@ -1,56 +1,9 @@
 package lst
 
 import (
-	"sort"
 	"sync"
 	"sync/atomic"
 )
-
-// stream is the index of one stream. The writer changes it under the store's
-// lock; readers use the atomics. Stat needs several of them together: ver is
-// odd while they change, and a reader that saw it odd or changed tries again.
-type stream struct {
-	id     StreamID
-	ver    atomic.Uint32
-	trim   atomic.Uint64 // sequences below are gone
-	eof    atomic.Uint64 // highest sequence ever + 1
-	low    atomic.Uint64 // lowest present, eof if none
-	contig atomic.Uint64 // end of the run that starts at low
-	count  atomic.Uint64
-	bytes  atomic.Uint64
-	leaves atomic.Pointer[[]*leaf] // ascending by base
-
-	// Writer only.
-	tail      *leaf  // the leaf added to last, nil or in leaves
-	dirty     bool   // in index.dirtyStreams
-	gone      bool   // deleted
-	dirtyFrom uint64 // no leaf below this base has changed since dirty was set
-}
-
-func (st *stream) list() []*leaf {
-	if p := st.leaves.Load(); p != nil {
-		return *p
-	}
-	return nil
-}
-
-// find returns the leaf that covers seq, or nil and where it would stand.
-func findLeaf(ls []*leaf, seq uint64) (*leaf, int) {
-	base := seq &^ (leafSlots - 1)
-	n := len(ls)
-	if n == 0 || ls[n-1].base < base {
-		return nil, n
-	}
-	// Dense streams: the place follows from the first leaf.
-	if d := (base - ls[0].base) >> leafShift; base >= ls[0].base && d < uint64(n) && ls[d].base == base {
-		return ls[d], int(d)
-	}
-	i := sort.Search(n, func(i int) bool { return ls[i].base >= base })
-	if ls[i].base == base {
-		return ls[i], i
-	}
-	return nil, i
-}
 
 type segLive struct {
 	records int64
@@ -80,13 +33,10 @@ type index struct {
 	sealMem      []sealItem // the memory of seal
 	slab         []leaf
 	slots        slotArena
-	sealedSlab   []struct {
-		s sealedLeaf
-		d leafData
-	}
-	cached       []*sealedLeaf // leaves whose data is in memory, a ring
-	cachedNext   int
-	loadedLeaves atomic.Int64 // parsed by readers and kept
+	sealedSlab   []sealedLeaf
+	cached       []*sealedLeaf // leaves whose slots are in memory, oldest first
+	cachedBytes  int
+	loadedBytes  atomic.Int64 // of slots that readers have read and kept
 	broken       error        // a record could not be indexed, because its leaf is damaged
 	damage       error        // first index damage met by a trim; the segment stays pinned
 }
@@ -161,23 +111,28 @@ func (x *index) touchKV(e *kvEntry) {
 	}
 }
 
-func (x *index) newLeaf(base uint64, prev *leaf) *leaf {
+// newLeaf makes a leaf for records in segment seg and those behind it. prev is the
+// one in front of it.
+func (x *index) newLeaf(base uint64, seg uint32, prev *leaf) *leaf {
 	if len(x.slab) == 0 {
 		x.slab = make([]leaf, 16)
 	}
 	l := &x.slab[0]
 	x.slab = x.slab[1:]
 	l.base = base
-	if prev != nil && prev.count >= leafSlots/2 {
-		l.open.Store(x.slots.make(leafSlots))
-	} else {
-		l.open.Store(x.slots.make(0))
+	n := 0
+	if prev != nil && seg != 0 {
+		if o := prev.open.Load(); o == nil || len(o.cells) > leafSlots/2 {
+			n = leafSlots // it will fill, too
+		}
 	}
+	l.open.Store(x.slots.make(n, seg))
 	return l
 }
 
-// leafFor finds or makes the leaf for seq.
-func (x *index) leafFor(st *stream, seq uint64) *leaf {
+// leafFor finds or makes the leaf for seq, whose record is in segment seg, 0 if
+// that is not known yet.
+func (x *index) leafFor(st *stream, seq uint64, seg uint32) *leaf {
 	ls := st.list()
 	l, i := findLeaf(ls, seq)
 	if l != nil {
@@ -187,7 +142,7 @@ func (x *index) leafFor(st *stream, seq uint64) *leaf {
 	if i > 0 {
 		prev = ls[i-1]
 	}
-	l = x.newLeaf(seq&^(leafSlots-1), prev)
+	l = x.newLeaf(seq&^(leafSlots-1), seg, prev)
 	if i == len(ls) {
 		// Readers of the old slice never look beyond its length, so sharing the
 		// array is safe.
@@ -202,16 +157,21 @@ func (x *index) leafFor(st *stream, seq uint64) *leaf {
 // add makes a record visible. A record below the trim point is ignored; one
 // that is present stays unless replace is set.
 func (x *index) add(st *stream, seq uint64, s slot, replace bool) {
+	if st.run != nil && seq == st.eof.Load() && s.at.seg()-st.runSeg <= cellReach {
+		st.run[seq&(leafSlots-1)].Store(cellOf(s, s.at.seg()-st.runSeg))
+		x.grew(st, seq, 1, s.at.seg(), uint64(s.n))
+		return
+	}
 	if seq < st.trim.Load() {
 		return
 	}
 	l := st.tail
 	if l == nil || l.base != seq&^(leafSlots-1) {
-		l = x.leafFor(st, seq)
+		l = x.leafFor(st, seq, s.at.seg())
 		st.tail = l
 	}
 	i := int(seq & (leafSlots - 1))
-	was := l.present[i>>6].Load()>>(i&63)&1 != 0
+	was := l.has(i)
 	if was && !replace {
 		return
 	}
@@ -224,48 +184,88 @@ func (x *index) add(st *stream, seq uint64, s slot, replace bool) {
 	if l.ref != 0 {
 		// Its frame is being written with what the leaf held before.
 		l.ref, l.refDirty, l.queued, l.whole = 0, false, false, true
-		l.dirty = l.presentMap().minus(bitmap{}.upTo(int(min(max(st.trim.Load(), l.base)-l.base, leafSlots))))
 	}
+	count, contig := st.count(), st.contig()
 	st.ver.Add(1)
 	if was {
 		old := o.get(i)
 		x.liveAdd(old.at.seg(), -1, -int64(old.n))
-		l.count--
-		l.bytes -= int64(old.n)
-		st.count.Add(^uint64(0))
 		st.bytes.Add(-uint64(old.n))
-		o = x.slots.grown(o, leafSlots) // readers of the old slots keep a matching pair
+		o = x.slots.grown(o, leafSlots, s.at.seg()) // readers of the old slots keep a matching pair
 		o.set(i, s)
 		l.open.Store(o)
 	} else {
-		if i >= len(o.s) {
-			o = x.slots.grown(o, i+1)
-			o.set(i, s)
+		if c := x.slots.put(o, i, s); c != o {
+			o = c
 			l.open.Store(o)
-		} else {
-			o.set(i, s)
 		}
-		l.setPresent(i)
+		st.noteAdded(seq, count, contig)
 	}
 	l.dirty.set(i)
-	l.count++
-	l.bytes += int64(s.n)
 	x.liveAdd(s.at.seg(), 1, int64(s.n))
-	st.count.Add(1)
 	st.bytes.Add(uint64(s.n))
-	st.noteAdded(seq)
 	st.ver.Add(1)
 	x.touch(st, l.base)
-	if !l.queued && (i == leafSlots-1 || l.count == leafSlots) {
-		m := l.presentMap()
-		if from := m.next(0); m.nextClear(from) == leafSlots {
+	if !l.queued && (i == leafSlots-1 || o.has(0)) && o.has(leafSlots-1) && o.nextClear(o.next(0)) == leafSlots {
+		x.queueSeal(st, l)
+	}
+	st.findRun()
+}
+
+// grew notes n records of bytes bytes in segment seg whose cells were stored in
+// st.run, from the sequence seq on, which is the stream's EOF.
+func (x *index) grew(st *stream, seq uint64, n int, seg uint32, bytes uint64) {
+	ver := st.ver.Load()
+	st.ver.Store(ver + 1)
+	st.bytes.Store(st.bytes.Load() + bytes)
+	st.eof.Store(seq + uint64(n))
+	st.ver.Store(ver + 2)
+	x.liveAdd(seg, int64(n), int64(bytes))
+	x.touch(st, seq&^(leafSlots-1))
+	if (seq+uint64(n))&(leafSlots-1) == 0 {
+		// The last slot: settle the leaf if there is no hole in it.
+		ls := st.list()
+		l := ls[len(ls)-1]
+		if o := l.open.Load(); o.nextClear(o.next(0)) == leafSlots {
 			x.queueSeal(st, l)
 		}
+		st.findRun()
+	}
+}
+
+// applyBatch makes the operations of a batch visible; body is the frame body at
+// position at. Records that follow each other at the end of a stream are taken
+// together.
+func (x *index) applyBatch(ops []batchOp, body []byte, at pos) {
+	for i := 0; i < len(ops); {
+		op := &ops[i]
+		if op.code == opAppendNext && op.st == nil {
+			op.st = ops[i-1].st // made by that one
+		}
+		st := op.st
+		if op.code > opAppendNext || st == nil || st.run == nil || op.seq != st.eof.Load() || at.seg()-st.runSeg > cellReach {
+			x.apply(op, body, at)
+			i++
+			continue
+		}
+		delta, first, bytes := at.seg()-st.runSeg, i, uint64(0)
+		k := int(op.seq & (leafSlots - 1))
+		for {
+			st.run[k].Store(cellOf(slot{at + pos(op.off), uint32(op.n)}, delta))
+			bytes += uint64(op.n)
+			i, k = i+1, k+1
+			if i == len(ops) || ops[i].code != opAppendNext || k == leafSlots {
+				break
+			}
+			op = &ops[i]
+		}
+		x.grew(st, ops[first].seq, i-first, at.seg(), bytes)
 	}
 }
 
 func (x *index) queueSeal(st *stream, l *leaf) {
 	l.queued = true
+	st.run = nil
 	if len(x.seal) == 0 {
 		x.seal = x.sealMem[:0] // nothing waits: begin at the front again
 	}
@@ -275,61 +275,6 @@ func (x *index) queueSeal(st *stream, l *leaf) {
 	}
 }
 
-// noteAdded keeps eof, low and contig.
-func (st *stream) noteAdded(seq uint64) {
-	empty := st.count.Load() == 1
-	if eof := st.eof.Load(); seq >= eof {
-		st.eof.Store(seq + 1)
-	}
-	switch {
-	case empty:
-		st.low.Store(seq)
-		st.contig.Store(seq + 1)
-	case seq < st.low.Load():
-		st.low.Store(seq)
-		st.contig.Store(st.runEnd(seq))
-	case seq == st.contig.Load():
-		if seq+1 == st.eof.Load() {
-			st.contig.Store(seq + 1)
-		} else {
-			st.contig.Store(st.runEnd(seq))
-		}
-	}
-}
-
-// runEnd is the end of the run of present records that holds seq.
-func (st *stream) runEnd(seq uint64) uint64 {
-	ls := st.list()
-	for {
-		l, _ := findLeaf(ls, seq)
-		if l == nil {
-			return seq
-		}
-		m := l.presentMap()
-		seq = l.base + uint64(m.nextClear(int(seq&(leafSlots-1))))
-		if seq != l.base+leafSlots {
-			return seq
-		}
-	}
-}
-
-// nextPresent is the first present sequence at or after seq, or eof.
-func (st *stream) nextPresent(seq uint64) uint64 {
-	ls := st.list()
-	_, i := findLeaf(ls, seq)
-	for ; i < len(ls); i++ {
-		from := 0
-		if ls[i].base < seq {
-			from = int(seq - ls[i].base)
-		}
-		m := ls[i].presentMap()
-		if k := m.next(from); k < leafSlots {
-			return ls[i].base + uint64(k)
-		}
-	}
-	return st.eof.Load()
-}
-
 // reopen brings a sealed leaf back into memory to change it.
 func (x *index) reopen(st *stream, l *leaf) *openSlots {
 	d, err := x.leafData(st.id, l.base, l.sealed.Load())
@@ -337,13 +282,7 @@ func (x *index) reopen(st *stream, l *leaf) *openSlots {
 		x.broken = err
 		return nil
 	}
-	o := x.slots.make(leafSlots)
-	d.all(func(i int, s slot) {
-		o.set(i, s)
-		if l.base+uint64(i) >= st.trim.Load() {
-			l.dirty.set(i)
-		}
-	})
+	o := x.slots.grown(d, leafSlots, d.base)
 	l.open.Store(o)
 	l.ref, l.refDirty, l.segs, l.queued, l.whole = 0, false, nil, false, true
 	return o
@@ -364,13 +303,14 @@ func (x *index) trimTo(st *stream, before uint64) {
 	st.ver.Add(1)
 	defer st.ver.Add(1)
 	x.touch(st, before&^(leafSlots-1))
+	count, contig := st.count(), st.contig()
 	ls := st.list()
 	drop := 0
 	for ; drop < len(ls) && ls[drop].base+leafSlots <= before; drop++ {
-		x.forgetLeaf(st, ls[drop])
+		count -= x.forgetLeaf(st, ls[drop])
 	}
 	if drop < len(ls) && ls[drop].base < before {
-		x.trimLeaf(st, ls[drop], max(old, ls[drop].base), before)
+		count -= x.trimLeaf(st, ls[drop], max(old, ls[drop].base), before)
 	}
 	st.trim.Store(before)
 	if drop > 0 {
@@ -381,56 +321,32 @@ func (x *index) trimTo(st *stream, before uint64) {
 	if st.eof.Load() < before {
 		st.eof.Store(before)
 	}
-	st.resetEnds()
+	st.resetEnds(count, contig)
+	st.findRun()
 }
 
-// resetEnds recomputes low and contig after a trim or a load.
-func (st *stream) resetEnds() {
-	if st.count.Load() == 0 {
-		st.low.Store(st.eof.Load())
-		st.contig.Store(st.eof.Load())
-		return
+// forgetLeaf takes a whole leaf out of the live counts and the stream's bytes, and
+// returns how many records it had.
+func (x *index) forgetLeaf(st *stream, l *leaf) (n uint64) {
+	for _, c := range l.liveSegs(st.trim.Load()) {
+		x.liveAdd(c.seg, -int64(c.n), -int64(c.bytes))
+		st.bytes.Add(-c.bytes)
+		n += uint64(c.n)
 	}
-	low := max(st.low.Load(), st.trim.Load())
-	low = st.nextPresent(low)
-	st.low.Store(low)
-	if c := st.contig.Load(); c <= low {
-		st.contig.Store(st.runEnd(low))
-	}
+	l.segs, l.queued = nil, true
+	return n
 }
 
-// forgetLeaf takes a whole leaf out of the counts.
-func (x *index) forgetLeaf(st *stream, l *leaf) {
-	st.count.Add(-uint64(l.count))
-	st.bytes.Add(-uint64(l.bytes))
-	if o := l.open.Load(); o != nil {
-		m := l.presentMap()
-		for i := m.next(0); i < leafSlots; i = m.next(i + 1) {
-			if l.base+uint64(i) >= st.trim.Load() {
-				s := o.get(i)
-				x.liveAdd(s.at.seg(), -1, -int64(s.n))
-			}
-		}
-	} else {
-		for _, c := range l.segs {
-			x.liveAdd(c.seg, -int64(c.n), -int64(c.bytes))
-		}
-	}
-	l.count, l.bytes, l.segs, l.queued = 0, 0, nil, true
-}
-
-// trimLeaf takes the slots [from, to) of a leaf out of the counts. If its frame
-// cannot be read the leaf keeps pinning its segments: safe, and reported.
-func (x *index) trimLeaf(st *stream, l *leaf, from, to uint64) {
+// trimLeaf does the same for the slots [from, to). If its frame cannot be read the
+// leaf keeps pinning its segments: safe, and reported.
+func (x *index) trimLeaf(st *stream, l *leaf, from, to uint64) (n uint64) {
 	one := func(i int, s slot) {
 		if seq := l.base + uint64(i); seq < from || seq >= to {
 			return
 		}
 		x.liveAdd(s.at.seg(), -1, -int64(s.n))
-		l.count--
-		l.bytes -= int64(s.n)
-		st.count.Add(^uint64(0))
 		st.bytes.Add(-uint64(s.n))
+		n++
 		for k := range l.segs {
 			if l.segs[k].seg == s.at.seg() {
 				l.segs[k].n--
@@ -439,21 +355,18 @@ func (x *index) trimLeaf(st *stream, l *leaf, from, to uint64) {
 		}
 	}
 	if o := l.open.Load(); o != nil {
-		m := l.presentMap()
-		for i := m.next(0); i < leafSlots; i = m.next(i + 1) {
-			one(i, o.get(i))
-		}
-		l.dirty = l.dirty.minus(bitmap{}.upTo(int(to - l.base)))
+		o.all(one)
 		l.refDirty = l.ref != 0
-		return
+		return n
 	}
 	d, err := x.leafData(st.id, l.base, l.sealed.Load())
 	if err != nil {
 		x.noteDamage(err)
-		return
+		return 0
 	}
 	d.all(one)
 	l.refDirty = true
+	return n
 }
 
 // upTo is the bitmap of the slots below i.
@@ -466,10 +379,14 @@ func (bitmap) upTo(i int) bitmap {
 }
 
 func (x *index) dropStream(st *stream) {
+	st.ver.Add(1)
 	for _, l := range st.list() {
 		x.forgetLeaf(st, l)
 	}
-	st.gone = true
+	st.gone, st.run = true, nil
+	eof := st.eof.Load()
+	st.setEnds(eof, eof, eof, 0)
+	st.ver.Add(1)
 	x.touch(st, 0)
 	if x.byID[st.id] == st { // not one that a restart is still building
 		x.forget(st.id)
@@ -514,6 +431,7 @@ func (x *index) apply(op *batchOp, body []byte, at pos) {
 		st := op.st
 		if st == nil || st.gone {
 			st = x.stream(op.stream)
+			op.st = st
 		}
 		x.add(st, op.seq, slot{at + pos(op.off), uint32(op.n)}, op.code == opReplace)
 	case opPut:
@@ -529,35 +447,28 @@ func (x *index) apply(op *batchOp, body []byte, at pos) {
 	}
 }
 
-// sealDone switches a leaf from its open slots to its frame, once that is
-// written. A leaf that was trimmed away or changed meanwhile is left alone.
-func (x *index) sealDone(it sealItem, at pos, body []byte) {
+// sealDone switches a leaf from its open slots to its frame of size bytes at at,
+// once that is written; its slots stay in memory for a while. A leaf that was
+// trimmed away or changed meanwhile is left alone.
+func (x *index) sealDone(it sealItem, at pos, size int) {
 	l := it.l
-	if l.ref != at || l.open.Load() == nil {
+	o := l.open.Load()
+	if l.ref != at || o == nil {
 		return
 	}
 	if len(x.sealedSlab) == 0 {
-		x.sealedSlab = make([]struct {
-			s sealedLeaf
-			d leafData
-		}, 8)
+		x.sealedSlab = make([]sealedLeaf, 16)
 	}
-	mem := &x.sealedSlab[0]
+	s := &x.sealedSlab[0]
 	x.sealedSlab = x.sealedSlab[1:]
-	d, err := &mem.d, mem.d.parse(body, it.st.id, l.base)
-	if err != nil {
-		panic("lst: a leaf frame just written does not parse: " + err.Error())
-	}
 	l.segs = l.oneSeg[:0]
-	d.all(func(i int, s slot) {
-		if l.base+uint64(i) >= it.st.trim.Load() {
-			l.segs = countSeg(l.segs, s)
-		}
-	})
-	s := &mem.s
-	s.at, s.size = at, uint32(len(body))
-	s.data.Store(d)
-	x.keepData(s)
+	for i := o.next(l.below(it.st.trim.Load())); i < leafSlots; i = o.next(i + 1) {
+		l.segs = countSeg(l.segs, o.get(i))
+	}
+	s.at, s.size = at, uint32(size)
+	x.keepData(s, o.compact())
+	// Readers look at open first, and then find the others in place.
+	l.setSealedMap(o.present())
 	l.sealed.Store(s)
 	l.open.Store(nil)
 }
@@ -573,17 +484,20 @@ func countSeg(segs []segCount, s slot) []segCount {
 	return append(segs, segCount{s.at.seg(), 1, uint64(s.n)})
 }
 
-// keepData bounds the memory of parsed leaves: a ring of the most recent ones.
-func (x *index) keepData(s *sealedLeaf) {
-	if len(x.cached) < cachedLeaves {
-		x.cached = append(x.cached, s)
-		return
+// keepData keeps the slots of a leaf that was just sealed in memory, and lets go of
+// the oldest.
+func (x *index) keepData(s *sealedLeaf, o *openSlots) {
+	s.data.Store(o)
+	x.cached = append(x.cached, s)
+	x.cachedBytes += o.memory()
+	for x.cachedBytes > cachedBytes/2 {
+		x.cachedBytes -= x.cached[0].data.Load().memory()
+		x.cached[0].data.Store(nil)
+		x.cached[0] = nil
+		x.cached = x.cached[1:]
 	}
-	x.cached[x.cachedNext].data.Store(nil)
-	x.cached[x.cachedNext] = s
-	x.cachedNext = (x.cachedNext + 1) % cachedLeaves
 }
 
-// cachedLeaves bounds the parsed leaves in memory, of those written by this process
-// and of those read back: about 1 KiB each.
-const cachedLeaves = 64 << 10
+// cachedBytes bounds the memory for slots of sealed leaves: half of it for those
+// sealed last by this process, half for those read back.
+const cachedBytes = 64 << 20

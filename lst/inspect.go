@@ -367,11 +367,11 @@ func leafDetail(body []byte) string {
 	if err != nil {
 		return err.Error()
 	}
-	from := d.have.next(0)
+	from, have := d.next(0), d.present()
 	if from == leafSlots {
 		return fmt.Sprintf("stream %v, no records", id)
 	}
-	return fmt.Sprintf("stream %v, %d records from %d", id, d.have.count(), number<<leafShift+uint64(from))
+	return fmt.Sprintf("stream %v, %d records from %d", id, have.count(), number<<leafShift+uint64(from))
 }
 
 func leafName(body []byte) (id StreamID, number uint64) {

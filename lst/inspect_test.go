@@ -175,11 +175,11 @@ func TestInspectComparesTheIndex(t *testing.T) {
 		what, want string
 		spoil      func(x *index)
 	}{
-		{"count", "a full scan finds", func(x *index) { x.streams.get(idOf(1)).count.Add(1) }},
+		{"count", "a full scan finds", func(x *index) { x.streams.get(idOf(1)).holes.Add(1) }},
 		{"bytes", "a full scan finds", func(x *index) { x.streams.get(idOf(1)).bytes.Add(1) }},
 		{"EOF", "a full scan finds", func(x *index) { x.streams.get(idOf(1)).eof.Add(1) }},
 		{"trim point", "a full scan finds", func(x *index) { x.streams.get(idOf(3)).trim.Add(1) }},
-		{"contiguous end", "its runs say", func(x *index) { x.streams.get(idOf(1)).contig.Add(1) }},
+		{"contiguous end", "its runs say", func(x *index) { x.streams.get(idOf(1)).gap.Store(1) }},
 		{"stream", "the index does not know", func(x *index) { x.streams.del(idOf(2)) }},
 		{"value", "another value", func(x *index) { x.kvs.get([]byte("step")).set([]byte("no")) }},
 		{"key", "lacks the key", func(x *index) { x.kvs.del([]byte("step")) }},

@@ -8,10 +8,9 @@ import (
 )
 
 const (
-	leafShift  = 8
-	leafSlots  = 1 << leafShift
-	leafWords  = leafSlots / 64
-	checkEvery = 32 // slots between two decoder states kept in memory
+	leafShift = 8
+	leafSlots = 1 << leafShift
+	leafWords = leafSlots / 64
 )
 
 // slot says where a record's payload is. at is 0 for no record.
@@ -77,20 +76,20 @@ func (m bitmap) nextClear(i int) int {
 
 // leaf covers leafSlots consecutive sequences of a stream. It is open (slots in
 // memory), and once full or left behind it is sealed: written to the store once
-// as a leaf frame and read back from there when its bytes are not in memory.
+// as a leaf frame and read back from there when its slots are not in memory.
 //
 // Readers use base, present, open and sealed only. They look at open first: a
-// leaf that is changed after sealing is opened again, and sealed is then stale.
+// leaf that is changed after sealing is opened again, and sealed and present are
+// then stale. What an open leaf holds its slots say.
 type leaf struct {
 	base    uint64
-	present [leafWords]atomic.Uint64 // slots that hold a record, trimmed ones too
 	open    atomic.Pointer[openSlots]
 	sealed  atomic.Pointer[sealedLeaf]
-	hdr     []*leaf // storage for the leaves slice published when this leaf was added
+	present [leafWords]atomic.Uint64 // of a sealed leaf: slots that hold a record, trimmed ones too
+	hdr     []*leaf                  // storage for the leaves slice published when this leaf was added
 
 	// Writer only.
-	count    int        // live records
-	bytes    int64      // live payload bytes
+	clean    int        // slots from here on that are present are dirty, too
 	dirty    bitmap     // slots that neither a snapshot nor a leaf frame has
 	ref      pos        // position of the leaf frame, also while it is being written
 	refBytes uint32     // its body length
@@ -107,99 +106,98 @@ type segCount struct {
 	bytes uint64
 }
 
-// openSlots are the slots of a leaf in memory. A slot's place and length lie side
-// by side: with ten thousand streams each is a miss of the processor's cache.
-type openSlots struct {
-	s []slotCell
-}
-
-type slotCell struct {
-	at atomic.Uint64
-	n  atomic.Uint32
-}
-
-// slotArena makes open slots out of larger pieces of memory: an append allocates
-// nothing most of the time. Readers may hold slots for as long as they like, so
-// nothing is ever used twice.
-type slotArena struct {
-	heads []openSlots
-	cells []slotCell
-}
-
-const arenaSlots = 8 * leafSlots
-
-func (a *slotArena) make(n int) *openSlots {
-	if len(a.heads) == 0 {
-		a.heads = make([]openSlots, 32)
-	}
-	o := &a.heads[0]
-	a.heads = a.heads[1:]
-	if n == 0 {
-		return o
-	}
-	if len(a.cells) < n {
-		a.cells = make([]slotCell, arenaSlots)
-	}
-	o.s, a.cells = a.cells[:n:n], a.cells[n:]
-	return o
-}
-
-func (o *openSlots) get(i int) slot {
-	if i >= len(o.s) {
-		return slot{}
-	}
-	return slot{pos(o.s[i].at.Load()), o.s[i].n.Load()}
-}
-
-// set stores a slot that was empty: length first, because a reader takes a
-// position that is not zero as the sign that the length is there.
-func (o *openSlots) set(i int, s slot) {
-	o.s[i].n.Store(s.n)
-	o.s[i].at.Store(uint64(s.at))
-}
-
-// grown is a copy of o with room for n slots.
-func (a *slotArena) grown(o *openSlots, n int) *openSlots {
-	size := 8
-	for size < n {
-		size *= 2
-	}
-	c := a.make(size)
-	for i := range o.s {
-		c.set(i, o.get(i))
-	}
-	return c
-}
-
 func (l *leaf) presentMap() (m bitmap) {
+	if o := l.open.Load(); o != nil {
+		return o.present()
+	}
+	return l.sealedMap()
+}
+
+func (l *leaf) sealedMap() (m bitmap) {
 	for w := range m {
 		m[w] = l.present[w].Load()
 	}
 	return m
 }
 
-func (l *leaf) setPresent(i int) {
-	l.present[i>>6].Store(l.present[i>>6].Load() | 1<<(i&63))
+func (l *leaf) setSealedMap(m bitmap) {
+	for w := range m {
+		l.present[w].Store(m[w])
+	}
 }
 
-// sealedLeaf is a leaf frame. data is its parsed body, nil while not in memory.
+func (l *leaf) has(i int) bool {
+	if o := l.open.Load(); o != nil {
+		return o.has(i)
+	}
+	return l.present[i>>6].Load()>>(i&63)&1 != 0
+}
+
+// next is the first slot at or after i with a record, or leafSlots.
+func (l *leaf) next(i int) int {
+	if o := l.open.Load(); o != nil {
+		return o.next(i)
+	}
+	m := l.sealedMap()
+	return m.next(i)
+}
+
+// nextClear is the first slot at or after i without a record, or leafSlots.
+func (l *leaf) nextClear(i int) int {
+	if o := l.open.Load(); o != nil {
+		return o.nextClear(i)
+	}
+	return l.sealedMap().nextClear(i)
+}
+
+// dirtyMap is what neither a snapshot nor a leaf frame has of an open leaf.
+func (l *leaf) dirtyMap() bitmap {
+	m := l.dirty
+	o := l.open.Load()
+	for i := o.next(l.clean); i < leafSlots; i = o.next(i + 1) {
+		m.set(i)
+	}
+	return m
+}
+
+// setClean notes that a snapshot or a leaf frame has all slots.
+func (l *leaf) setClean() {
+	l.dirty, l.clean = bitmap{}, 0
+	if o := l.open.Load(); o != nil {
+		l.clean = len(o.cells)
+		for l.clean > 0 && o.cells[l.clean-1].Load() == 0 {
+			l.clean--
+		}
+	}
+}
+
+// live counts the records of an open leaf from the sequence trim on.
+func (l *leaf) live(trim uint64) (n int) {
+	o := l.open.Load()
+	for i := o.next(l.below(trim)); i < leafSlots; i = o.next(i + 1) {
+		n++
+	}
+	return n
+}
+
+// below is the number of the leaf's slots in front of the sequence seq.
+func (l *leaf) below(seq uint64) int {
+	if seq <= l.base {
+		return 0
+	}
+	return int(min(seq-l.base, leafSlots))
+}
+
+// sealedLeaf is a leaf frame. data are its slots, nil while not in memory.
 type sealedLeaf struct {
 	at   pos
 	size uint32
-	data atomic.Pointer[leafData]
-}
-
-type leafData struct {
-	body  []byte
-	slots int // where the coded slots begin
-	have  bitmap
-	check [leafSlots / checkEvery]slotCoder
+	data atomic.Pointer[openSlots]
 }
 
 // slotCoder is the state of the slot coding: each slot is coded by its
 // difference from the one before, so a dense run costs two bytes a record.
 type slotCoder struct {
-	off  int // offset in the body, for decoding
 	prev slot
 	gap  int64
 }
@@ -307,60 +305,22 @@ func appendSlots(b []byte, m bitmap, o *openSlots) []byte {
 	return b
 }
 
-// parseLeaf checks a leaf frame's body once and keeps decoder states for fast
-// access.
-func parseLeaf(body []byte, id StreamID, base uint64) (*leafData, error) {
-	d := new(leafData)
-	if err := d.parse(body, id, base); err != nil {
-		return nil, err
-	}
-	return d, nil
-}
-
-func (d *leafData) parse(body []byte, id StreamID, base uint64) error {
-	*d = leafData{body: body}
+// parseLeaf checks a leaf frame's body and returns its slots.
+func parseLeaf(body []byte, id StreamID, base uint64) (*openSlots, error) {
 	r := &reader{b: body}
 	var got StreamID
 	r.copy(got[:])
 	if n := r.uvarint(); got != id || n != base>>leafShift {
-		return fmt.Errorf("leaf frame belongs to sequences from %d of stream %v, not %d of %v", n<<leafShift, got, base, id)
+		return nil, fmt.Errorf("leaf frame belongs to sequences from %d of stream %v, not %d of %v", n<<leafShift, got, base, id)
 	}
-	d.have = readPresence(r)
-	d.slots = r.off
+	var all [leafSlots]slot
+	m := readPresence(r)
 	var c slotCoder
-	for i, k := 0, 0; i < leafSlots; i++ {
-		if i == k*checkEvery {
-			d.check[k] = c
-			d.check[k].off = r.off
-			k++
-		}
-		if d.have.has(i) {
-			c.next(r)
-		}
+	for i := m.next(0); i < leafSlots; i = m.next(i + 1) {
+		all[i] = c.next(r)
 	}
 	if r.bad || r.left() != 0 {
-		return fmt.Errorf("leaf frame does not parse")
+		return nil, fmt.Errorf("leaf frame does not parse")
 	}
-	return nil
-}
-
-func (d *leafData) get(i int) slot {
-	if !d.have.has(i) {
-		return slot{}
-	}
-	c := d.check[i/checkEvery]
-	r := reader{b: d.body, off: c.off}
-	for k := d.have.next(i &^ (checkEvery - 1)); k < i; k = d.have.next(k + 1) {
-		c.next(&r)
-	}
-	return c.next(&r)
-}
-
-// all calls fn for every slot in order.
-func (d *leafData) all(fn func(i int, s slot)) {
-	r := reader{b: d.body, off: d.slots}
-	var c slotCoder
-	for i := d.have.next(0); i < leafSlots; i = d.have.next(i + 1) {
-		fn(i, c.next(&r))
-	}
+	return slotsOf(&all), nil
 }

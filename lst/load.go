@@ -132,7 +132,7 @@ func (x *index) loadStream(r *reader) {
 			r.bad = true
 			return
 		}
-		l := x.leafFor(st, number<<leafShift)
+		l := x.leafFor(st, number<<leafShift, 0)
 		m := readPresence(r)
 		switch kind {
 		case leafRef:
@@ -160,19 +160,14 @@ func (x *index) loadRef(r *reader, l *leaf, m bitmap) {
 	l.ref, l.refBytes, l.segs = mkpos(uint32(seg), int64(off)), uint32(size), segs
 	l.queued = true
 	l.sealed.Store(&sealedLeaf{at: l.ref, size: l.refBytes})
+	l.setSealedMap(m)
 	l.open.Store(nil)
-	for w := range m {
-		l.present[w].Store(m[w])
-	}
 }
 
 func (x *index) loadOpen(r *reader, l *leaf, m bitmap, all bool) {
 	o := l.open.Load()
 	if o == nil || all {
-		o = x.slots.make(0)
-		for w := range l.present {
-			l.present[w].Store(0)
-		}
+		o = x.slots.make(0, 0)
 		l.ref, l.segs, l.queued = 0, nil, false
 		l.sealed.Store(nil)
 	}
@@ -182,13 +177,10 @@ func (x *index) loadOpen(r *reader, l *leaf, m bitmap, all bool) {
 		if r.bad {
 			return
 		}
-		if i >= len(o.s) {
-			o = x.slots.grown(o, i+1)
-		}
-		o.set(i, s)
-		l.setPresent(i)
+		o = x.slots.put(o, i, s)
 	}
 	l.open.Store(o)
+	l.setClean()
 }
 
 // loadedStream computes what follows from a stream's leaves once all its tables
@@ -205,41 +197,31 @@ func (x *index) loadedStream(st *stream) error {
 		st.leaves.Store(&rest)
 		ls = rest
 	}
+	count := uint64(0)
 	for i, l := range ls {
 		if l.open.Load() == nil && l.sealed.Load() == nil {
 			return fmt.Errorf("lst: snapshot names a leaf of stream %v without slots", st.id)
 		}
-		x.loadedLeaf(st, l, trim, i == len(ls)-1)
+		n, bytes := x.loadedLeaf(st, l, trim, i == len(ls)-1)
+		count += n
+		st.bytes.Add(bytes)
 	}
 	st.low.Store(trim)
-	st.contig.Store(0)
-	st.resetEnds()
+	st.resetEnds(count, 0)
+	st.findRun()
 	return nil
 }
 
-func (x *index) loadedLeaf(st *stream, l *leaf, trim uint64, last bool) {
-	l.count, l.bytes = 0, 0
-	if o := l.open.Load(); o == nil {
-		for _, c := range l.segs {
-			l.count += int(c.n)
-			l.bytes += int64(c.bytes)
-			x.liveAdd(c.seg, int64(c.n), int64(c.bytes))
-		}
-	} else {
-		m := l.presentMap()
-		for i := m.next(0); i < leafSlots; i = m.next(i + 1) {
-			if l.base+uint64(i) < trim {
-				continue
-			}
-			s := o.get(i)
-			l.count++
-			l.bytes += int64(s.n)
-			x.liveAdd(s.at.seg(), 1, int64(s.n))
-		}
-		if !last && l.count > 0 || l.count == leafSlots {
-			x.queueSeal(st, l)
-		}
+// loadedLeaf returns the live records of a leaf, and their bytes.
+func (x *index) loadedLeaf(st *stream, l *leaf, trim uint64, last bool) (n, bytes uint64) {
+	segs := l.liveSegs(trim)
+	for _, c := range segs {
+		n += uint64(c.n)
+		bytes += c.bytes
+		x.liveAdd(c.seg, int64(c.n), int64(c.bytes))
 	}
-	st.count.Add(uint64(l.count))
-	st.bytes.Add(uint64(l.bytes))
+	if l.open.Load() != nil && (!last && n > 0 || n == leafSlots) {
+		x.queueSeal(st, l)
+	}
+	return n, bytes
 }

@@ -211,10 +211,7 @@ func (x *index) expiredTo(st *stream, upTo uint32, all bool) (before uint64, err
 			}
 		}
 		if o := l.open.Load(); o != nil {
-			m := l.presentMap()
-			for i := m.next(0); i < leafSlots; i = m.next(i + 1) {
-				see(i, o.get(i))
-			}
+			o.all(see)
 		} else {
 			d, err := x.leafData(st.id, l.base, l.sealed.Load())
 			if errors.Is(err, errDropped) {

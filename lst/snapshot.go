@@ -375,16 +375,16 @@ func (s *Store) writeLeafEntry(b []byte, st *stream, l *leaf, trim uint64, last 
 		b = binary.AppendUvarint(b, uint64(l.refBytes))
 		return appendSegs(b, l.liveSegs(trim))
 	}
-	m := l.dirty
-	kind := byte(leafOpen)
+	m, kind := bitmap{}, byte(leafOpen)
 	if s.snap.base || l.whole {
 		m, kind = l.presentMap(), leafAll
+	} else {
+		m = l.dirtyMap()
 	}
-	if trim > l.base {
-		m = m.minus(bitmap{}.upTo(int(min(trim-l.base, leafSlots))))
-	}
-	l.dirty, l.whole = bitmap{}, false
-	if !last && !l.queued && l.count > 0 {
+	m = m.minus(bitmap{}.upTo(l.below(trim)))
+	l.setClean()
+	l.whole = false
+	if !last && !l.queued && l.live(trim) > 0 {
 		s.ix.queueSeal(st, l) // left behind by the stream: settle it
 	}
 	if m.count() == 0 && kind == leafOpen {
@@ -403,11 +403,8 @@ func (l *leaf) liveSegs(trim uint64) []segCount {
 		return l.segs
 	}
 	var segs []segCount
-	m := l.presentMap()
-	for i := m.next(0); i < leafSlots; i = m.next(i + 1) {
-		if l.base+uint64(i) >= trim {
-			segs = countSeg(segs, o.get(i))
-		}
+	for i := o.next(l.below(trim)); i < leafSlots; i = o.next(i + 1) {
+		segs = countSeg(segs, o.get(i))
 	}
 	return segs
 }

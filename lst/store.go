@@ -49,7 +49,6 @@ type Store struct {
 	retired   []*writeSegment // rolled from, open until synced
 	inflight  []*pending
 	pool      []*pending
-	arena     []byte
 	ticket    uint64
 	completed uint64
 	applied   pos // the index holds everything before it
@@ -129,7 +128,7 @@ func Open(dir string, opt Options) (*Store, RecoveryReport, error) {
 	s.cond = sync.NewCond(&s.mu)
 	s.ix = newIndex(newFileSet(opt.FS, dir, opt.MaxOpenFiles), newTailCache(opt.TailCacheBytes, opt.SegmentBytes))
 	if err := s.recover(&rep); err != nil {
-		s.releaseFiles()
+		s.releaseFiles(false)
 		return nil, rep, err
 	}
 	support, why := s.direct.get()
@@ -146,10 +145,13 @@ func Open(dir string, opt Options) (*Store, RecoveryReport, error) {
 	return s, rep, nil
 }
 
-func (s *Store) releaseFiles() {
+// releaseFiles closes everything. A descriptor that an unfinished write still uses
+// is left to the garbage collector: closed under it, its number could be another
+// file's by the time of the write.
+func (s *Store) releaseFiles(flying bool) {
 	s.ix.files.close()
 	for _, w := range append(s.retired, s.active, s.spare) {
-		if w != nil && w.file != nil {
+		if w != nil && w.file != nil && !flying {
 			w.file.Close()
 		}
 	}
@@ -241,7 +243,12 @@ func (s *Store) Close() error {
 		s.mu.Unlock()
 		return nil
 	}
-	flying, latched := len(s.inflight), s.err
+	flying, latched := 0, s.err
+	for _, p := range s.inflight {
+		if !p.done {
+			flying++
+		}
+	}
 	s.mu.Unlock()
 	var err error
 	if latched == nil && flying == 0 {
@@ -258,7 +265,7 @@ func (s *Store) Close() error {
 	for s.making {
 		s.cond.Wait()
 	}
-	s.releaseFiles()
+	s.releaseFiles(flying > 0)
 	if flying > 0 && err == nil {
 		err = fmt.Errorf("%w: %d writes were in flight at Close", ErrInvalid, flying)
 	}

@@ -49,11 +49,7 @@ func (st *stream) has(seq uint64) bool {
 		return false
 	}
 	l, _ := findLeaf(st.list(), seq)
-	if l == nil {
-		return false
-	}
-	i := int(seq & (leafSlots - 1))
-	return l.present[i>>6].Load()>>(i&63)&1 != 0
+	return l != nil && l.has(int(seq&(leafSlots-1)))
 }
 
 // slotOf finds a record's place.
@@ -154,8 +150,8 @@ func (v View) Stat(id StreamID) (s Stat, ok bool) {
 			continue
 		}
 		s = Stat{
-			Trim: st.trim.Load(), First: st.low.Load(), Contiguous: st.contig.Load(),
-			EOF: st.eof.Load(), Count: st.count.Load(), Bytes: st.bytes.Load(),
+			Trim: st.trim.Load(), First: st.low.Load(), Contiguous: st.contig(),
+			EOF: st.eof.Load(), Count: st.count(), Bytes: st.bytes.Load(),
 		}
 		if st.ver.Load() == ver {
 			return s, true
@@ -174,11 +170,7 @@ func (v View) Extents(id StreamID, dst []Extent) []Extent {
 	start := len(dst)
 	for _, l := range st.list() {
 		m := l.presentMap()
-		i := 0
-		if trim > l.base {
-			i = int(min(trim-l.base, leafSlots))
-		}
-		for i = m.next(i); i < leafSlots; {
+		for i := m.next(l.below(trim)); i < leafSlots; {
 			to := m.nextClear(i)
 			from, end := l.base+uint64(i), l.base+uint64(to)
 			if k := len(dst); k > start && dst[k-1].To == from {

@@ -88,15 +88,14 @@ func (osFS) Lock(name string) (io.Closer, error) {
 
 type osFile struct {
 	f     *os.File
+	fd    int
 	block int
 }
 
-func (o *osFile) ReadAt(p []byte, off int64) (int, error)  { return o.f.ReadAt(p, off) }
-func (o *osFile) WriteAt(p []byte, off int64) (int, error) { return o.f.WriteAt(p, off) }
-func (o *osFile) Sync() error                              { return dataSync(o.f) }
-func (o *osFile) BlockSize() int                           { return o.block }
-func (o *osFile) Fd() uintptr                              { return o.f.Fd() }
-func (o *osFile) Close() error                             { return o.f.Close() }
+func (o *osFile) Sync() error    { return dataSync(o.f) }
+func (o *osFile) BlockSize() int { return o.block }
+func (o *osFile) Fd() uintptr    { return o.f.Fd() }
+func (o *osFile) Close() error   { return o.f.Close() }
 
 func (o *osFile) Allocate(size int64) error { return allocate(o.f, size) }
 

@@ -17,7 +17,7 @@ func openOS(name string, mode int, flag Flag) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &osFile{f: f, block: 1}, nil
+	return &osFile{f: f, fd: -1, block: 1}, nil
 }
 
 func dataSync(f *os.File) error { return f.Sync() }
@@ -25,3 +25,6 @@ func dataSync(f *os.File) error { return f.Sync() }
 func allocate(*os.File, int64) error { return ErrNotSupported }
 
 func lockFile(f *os.File) error { return lockUnix(f) }
+
+func (o *osFile) ReadAt(p []byte, off int64) (int, error)  { return o.f.ReadAt(p, off) }
+func (o *osFile) WriteAt(p []byte, off int64) (int, error) { return o.f.WriteAt(p, off) }

@@ -72,6 +72,7 @@ type File interface {
 	BlockSize() int
 	// Fd is the descriptor for raw system calls, or ^uintptr(0) if there is none.
 	Fd() uintptr
-	// Close releases the descriptor; it makes nothing durable.
+	// Close releases the descriptor; it makes nothing durable. No other call may be
+	// under way then, or begin afterwards.
 	Close() error
 }
