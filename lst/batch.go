@@ -33,7 +33,7 @@ type batchOp struct {
 // memory. A Batch must not be touched from Commit or Prepare until Commit or
 // Complete has returned, and is not safe for concurrent use.
 type Batch struct {
-	body  []byte // the frame body, without bound checksums
+	frame []byte // room for the frame's head, and its body, whose checksums are bound when it is written
 	ops   []batchOp
 	adds  int
 	err   error
@@ -51,7 +51,7 @@ type commitResult struct {
 
 // Reset empties the batch and keeps its memory.
 func (b *Batch) Reset() {
-	b.body, b.ops, b.adds, b.err, b.reserve = b.body[:0], b.ops[:0], 0, nil, false
+	b.frame, b.ops, b.adds, b.err, b.reserve = b.frame[:0], b.ops[:0], 0, nil, false
 }
 
 // UseReserve lets the batch's records into the store's reserve when there is no
@@ -62,7 +62,25 @@ func (b *Batch) UseReserve() { b.reserve = true }
 func (b *Batch) Len() int { return len(b.ops) }
 
 // Bytes is the size in bytes that the batch takes in the store.
-func (b *Batch) Bytes() int { return len(b.body) + frameHeadBytes }
+func (b *Batch) Bytes() int { return max(len(b.frame), frameHeadBytes) }
+
+// body is the frame body.
+func (b *Batch) body() []byte { return b.frame[frameHeadBytes:] }
+
+// open returns the frame so far with room for n more bytes, to be appended to.
+func (b *Batch) open(n int) []byte {
+	f := b.frame
+	if len(f) == 0 {
+		n += frameHeadBytes
+	}
+	if cap(f)-len(f) < n {
+		f = append(make([]byte, 0, max(2*cap(f), len(f)+n, 256)), f...)
+	}
+	if len(f) == 0 {
+		f = f[:frameHeadBytes]
+	}
+	return f
+}
 
 // Append adds the record seq of stream; its payload is the concatenation of
 // parts, copied before return. If the record is present when the batch is
@@ -92,21 +110,23 @@ func (b *Batch) record(code uint8, stream StreamID, seq uint64, parts [][]byte) 
 		b.fail(fmt.Errorf("%w: record %d of stream %v has %d bytes", ErrTooLarge, seq, stream, n))
 		return
 	}
-	if k := len(b.ops); code == opAppend && k > 0 && b.ops[k-1].code <= opAppendNext && b.ops[k-1].stream == stream && b.ops[k-1].seq+1 == seq {
+	f := b.open(1 + len(stream) + 2*binary.MaxVarintLen64 + recordCRCBytes + n)
+	if k := len(b.ops); code == opAppend && k > 0 && b.ops[k-1].code <= opAppendNext && b.ops[k-1].seq+1 == seq && b.ops[k-1].stream == stream {
 		code = opAppendNext
-		b.body = append(b.body, code)
+		f = append(f, code)
 	} else {
-		b.body = append(b.body, code)
-		b.body = append(b.body, stream[:]...)
-		b.body = binary.AppendUvarint(b.body, seq)
+		f = append(f, code)
+		f = append(f, stream[:]...)
+		f = binary.AppendUvarint(f, seq)
 	}
-	b.body = binary.AppendUvarint(b.body, uint64(n))
-	b.body = append(b.body, 0, 0, 0, 0)
-	off := len(b.body)
+	f = binary.AppendUvarint(f, uint64(n))
+	f = append(f, 0, 0, 0, 0)
+	off := len(f)
 	for _, p := range parts {
-		b.body = append(b.body, p...)
+		f = append(f, p...)
 	}
-	b.ops = append(b.ops, batchOp{code: code, stream: stream, seq: seq, off: off, n: n, crc: crc32.Checksum(b.body[off:], castagnoli)})
+	b.frame = f
+	b.ops = append(b.ops, batchOp{code: code, stream: stream, seq: seq, off: off - frameHeadBytes, n: n, crc: crc32.Checksum(f[off:], castagnoli)})
 	b.adds++
 }
 
@@ -118,12 +138,12 @@ func (b *Batch) Put(key, value []byte) {
 			ErrTooLarge, len(key), len(value), maxKeyBytes, maxValueBytes))
 		return
 	}
-	b.body = append(b.body, opPut)
-	b.body = binary.AppendUvarint(b.body, uint64(len(key)))
-	b.body = binary.AppendUvarint(b.body, uint64(len(value)))
-	off := len(b.body)
-	b.body = append(append(b.body, key...), value...)
-	b.ops = append(b.ops, batchOp{code: opPut, off: off, n: len(key), vn: len(value)})
+	f := append(b.open(0), opPut)
+	f = binary.AppendUvarint(f, uint64(len(key)))
+	f = binary.AppendUvarint(f, uint64(len(value)))
+	off := len(f)
+	b.frame = append(append(f, key...), value...)
+	b.ops = append(b.ops, batchOp{code: opPut, off: off - frameHeadBytes, n: len(key), vn: len(value)})
 }
 
 // Delete removes key; a key that is absent stays absent.
@@ -132,11 +152,11 @@ func (b *Batch) Delete(key []byte) {
 		b.fail(fmt.Errorf("%w: key of %d bytes", ErrTooLarge, len(key)))
 		return
 	}
-	b.body = append(b.body, opDelete)
-	b.body = binary.AppendUvarint(b.body, uint64(len(key)))
-	off := len(b.body)
-	b.body = append(b.body, key...)
-	b.ops = append(b.ops, batchOp{code: opDelete, off: off, n: len(key)})
+	f := append(b.open(0), opDelete)
+	f = binary.AppendUvarint(f, uint64(len(key)))
+	off := len(f)
+	b.frame = append(f, key...)
+	b.ops = append(b.ops, batchOp{code: opDelete, off: off - frameHeadBytes, n: len(key)})
 }
 
 // Trim drops the records of stream below the sequence before. The trim point
@@ -146,14 +166,14 @@ func (b *Batch) Trim(stream StreamID, before uint64) {
 		b.fail(fmt.Errorf("%w: trim point %d is above 2^63", ErrInvalid, before))
 		return
 	}
-	b.body = append(append(b.body, opTrim), stream[:]...)
-	b.body = binary.AppendUvarint(b.body, before)
+	f := append(append(b.open(0), opTrim), stream[:]...)
+	b.frame = binary.AppendUvarint(f, before)
 	b.ops = append(b.ops, batchOp{code: opTrim, stream: stream, seq: before})
 }
 
 // DeleteStream forgets stream wholly: its records, trim point and EOF.
 func (b *Batch) DeleteStream(stream StreamID) {
-	b.body = append(append(b.body, opDropStream), stream[:]...)
+	b.frame = append(append(b.open(0), opDropStream), stream[:]...)
 	b.ops = append(b.ops, batchOp{code: opDropStream, stream: stream})
 }
 

@@ -89,23 +89,26 @@ func (p *pending) appendFrame(kind frameKind, claim pos, fill func(b []byte) []b
 	return at
 }
 
-// appendBatch copies a batch's body and binds its record checksums to the place.
+// appendBatch copies a batch's frame and binds its checksums to the place.
 func (p *pending) appendBatch(b *Batch, claim pos) pos {
 	at := p.pos()
 	start := len(p.buf)
-	var head [frameHeadBytes]byte
-	p.buf = append(p.buf, head[:]...)
-	p.buf = append(p.buf, b.body...)
-	body := p.buf[start+frameHeadBytes:]
+	p.buf = append(p.buf, b.frame...)
+	b.bind(p.buf[start:], claim, at, p.seg.head.salt)
+	return at
+}
+
+// bind completes frame, which holds the batch, for the place at.
+func (b *Batch) bind(frame []byte, claim, at pos, salt uint32) {
+	body := frame[frameHeadBytes:]
 	for i := range b.ops {
 		op := &b.ops[i]
 		if op.code == opAppend || op.code == opAppendNext || op.code == opReplace {
-			sum := op.crc ^ recordBind(at+frameHeadBytes+pos(op.off), p.seg.head.salt, op.stream, op.seq)
+			sum := op.crc ^ recordBind(at+frameHeadBytes+pos(op.off), salt, op.stream, op.seq)
 			binary.LittleEndian.PutUint32(body[op.off-recordCRCBytes:], sum)
 		}
 	}
-	putFrameHead(p.buf[start:], kindBatch, claim, at, p.seg.head.salt)
-	return at
+	putFrameHead(frame, kindBatch, claim, at, salt)
 }
 
 // check refuses a batch that cannot be committed, before anything is written.
@@ -168,7 +171,7 @@ func (s *Store) Prepare(b *Batch) (Write, error) {
 	at := p.batches[0].at
 	return Write{
 		Ticket: p.ticket, File: p.seg.file, Offset: p.off, Buffer: p.buf, p: p,
-		Location: Location{Segment: at.seg(), Offset: at.off(), Length: frameHeadBytes + len(b.body)},
+		Location: Location{Segment: at.seg(), Offset: at.off(), Length: b.Bytes()},
 	}, nil
 }
 
@@ -182,7 +185,7 @@ func (s *Store) prepare(batches []*Batch) (*pending, error) {
 	}
 	need, class := int64(0), roomFree
 	for _, b := range batches {
-		need += int64(frameHeadBytes + len(b.body))
+		need += int64(b.Bytes())
 		class = max(class, b.room())
 	}
 	if err := s.makeRoom(need, class); err != nil {
@@ -196,19 +199,29 @@ func (s *Store) prepare(batches []*Batch) (*pending, error) {
 	}
 	for _, b := range batches {
 		p.batches = append(p.batches, pendingBatch{b, p.appendBatch(b, claim)})
-		s.sinceRecords += b.adds
-		if b.adds > 0 && s.opt.RetainAge > 0 {
-			s.lastAppendMS = s.nowMS()
-		}
+		s.note(b)
 	}
-	s.sinceBytes += need
 	s.rideAlong(p, int(need))
 	s.pad(p)
+	s.launch(p)
+	return p, nil
+}
+
+// note counts a batch that is about to be written.
+func (s *Store) note(b *Batch) {
+	s.sinceRecords += b.adds
+	s.sinceBytes += int64(b.Bytes())
+	if b.adds > 0 && s.opt.RetainAge > 0 {
+		s.lastAppendMS = s.nowMS()
+	}
+}
+
+// launch gives an encoded write its number.
+func (s *Store) launch(p *pending) {
 	s.nextOff = p.off + int64(len(p.buf))
 	s.ticket++
 	p.ticket = s.ticket
 	s.inflight = append(s.inflight, p)
-	return p, nil
 }
 
 // pad fills the write up to the device's block with zeros.
@@ -522,7 +535,7 @@ func (s *Store) applyWrite(p *pending) {
 	// The cache before the slots: a reader that finds a slot must find its bytes.
 	s.ix.cache.write(p.buf, mkpos(p.seg.head.number, p.off))
 	for _, pb := range p.batches {
-		s.ix.applyBatch(pb.b.ops, pb.b.body, pb.at+frameHeadBytes)
+		s.ix.applyBatch(pb.b.ops, pb.b.body(), pb.at+frameHeadBytes)
 	}
 	if s.ix.broken != nil {
 		// The batch is on disk but cannot be shown: better no answer than "absent".
@@ -541,7 +554,7 @@ func (s *Store) applyWrite(p *pending) {
 		s.snapDone(p.root)
 	}
 	s.written += int64(len(p.buf))
-	if len(s.pool) < 4 && cap(p.buf) <= 4<<20 {
+	if p != &s.alone && len(s.pool) < 4 && cap(p.buf) <= 4<<20 {
 		clear(p.batches)
 		clear(p.seals)
 		p.root = nil

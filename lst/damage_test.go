@@ -327,7 +327,7 @@ func FuzzBodies(f *testing.F) {
 	b.Append(sid(1), 6, []byte("world"))
 	b.Put([]byte("k"), []byte("v"))
 	b.Trim(sid(1), 5)
-	f.Add(b.body)
+	f.Add(b.body())
 	f.Fuzz(func(t *testing.T, body []byte) {
 		x := newIndex(newFileSet(vfs.NewMem(vfs.MemOptions{}), "/", 1), nil)
 		n := 0

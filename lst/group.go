@@ -17,17 +17,19 @@ import (
 // ErrExists, ErrTrimmed, ErrTooLarge, ErrInvalid and ErrNoSpace are definite:
 // nothing of the batch is in the store. Any other error leaves it unknown.
 func (s *Store) Commit(b *Batch, d Durability) (Location, error) {
+	b.force = d == Forced
+	if s.lead.CompareAndSwap(leadNobody, leadOne) {
+		return s.leadAlone(b)
+	}
 	if b.done == nil {
 		b.done = make(chan commitResult, 1)
 	}
-	b.force = d == Forced
 	s.qmu.Lock()
-	if lead := !s.leading; lead {
-		// Nobody is at it, so nobody waits: the group is this batch.
-		s.leading = true
-		s.group = append(s.group[:0], b)
-		s.qmu.Unlock()
-		return s.lead(b, s.group)
+	for !s.lead.CompareAndSwap(leadOne, leadQueued) && s.lead.Load() != leadQueued {
+		if s.lead.CompareAndSwap(leadNobody, leadOne) {
+			s.qmu.Unlock()
+			return s.leadAlone(b)
+		}
 	}
 	s.queue = append(s.queue, b)
 	s.qmu.Unlock()
@@ -35,30 +37,105 @@ func (s *Store) Commit(b *Batch, d Durability) (Location, error) {
 		return b.loc, r.err
 	}
 	s.qmu.Lock()
-	group := append(s.group[:0], s.queue...)
-	s.group = group
+	s.group = append(s.group[:0], s.queue...)
 	s.queue = s.queue[:0]
+	s.lead.Store(leadOne)
 	s.qmu.Unlock()
-	return s.lead(b, group)
+	return s.leadGroup(b, s.group)
 }
 
-// lead commits a group, its own batch included, and hands the lead on.
-func (s *Store) lead(own *Batch, group []*Batch) (Location, error) {
+// One caller leads: it commits its own batch and those of the callers that came
+// while another one led.
+const (
+	leadNobody = iota
+	leadOne    // somebody leads
+	leadQueued // somebody leads, and batches are in the queue
+)
+
+// leadAlone commits b, and hands the lead on.
+func (s *Store) leadAlone(b *Batch) (Location, error) {
+	if ok, err := s.commitAlone(b); ok {
+		s.handOn()
+		return b.loc, err
+	}
+	s.group = append(s.group[:0], b)
+	return s.leadGroup(b, s.group)
+}
+
+// leadGroup commits a group, its own batch included, and hands the lead on.
+func (s *Store) leadGroup(own *Batch, group []*Batch) (Location, error) {
 	var ownErr error
 	for len(group) > 0 {
 		n := s.commitSome(group, own, &ownErr)
 		group = group[n:]
 	}
-	// Copied now: once the lead is handed on, the batches are not ours.
-	loc := own.loc
-	s.qmu.Lock()
-	if len(s.queue) > 0 {
-		s.queue[0].done <- commitResult{lead: true}
-	} else {
-		s.leading = false
+	s.handOn()
+	return own.loc, ownErr
+}
+
+// handOn makes the first of the queue the leader, if there is one.
+func (s *Store) handOn() {
+	if s.lead.CompareAndSwap(leadOne, leadNobody) {
+		return
 	}
+	s.qmu.Lock()
+	s.queue[0].done <- commitResult{lead: true}
 	s.qmu.Unlock()
-	return loc, ownErr
+}
+
+// commitAlone is the short way of a batch that nobody waits with, in Buffered
+// mode, while no index frame is to ride along: it is written from the batch's own
+// memory. ok is false if something else has to be done first, and nothing was.
+func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
+	s.mu.Lock()
+	need := int64(len(b.frame))
+	switch {
+	case s.err != nil || s.closed || s.fresh || len(s.inflight) > 0 || s.active.head.block != 1,
+		len(s.ix.seal) > 0 || s.snap.running || s.ix.cold.Load() != nil,
+		s.spare == nil || need+linkRoom+1 > s.room() || need > s.opt.SegmentBytes/2 || s.opt.DiskBudgetBytes != 0:
+		s.mu.Unlock()
+		return false, nil
+	}
+	if err := s.check(b); err != nil {
+		s.mu.Unlock()
+		return true, err
+	}
+	s.note(b)
+	if s.snapDue() {
+		s.sinceRecords -= b.adds
+		s.sinceBytes -= need
+		s.mu.Unlock()
+		return false, nil
+	}
+	p := &s.alone
+	at := mkpos(s.active.head.number, s.nextOff)
+	b.bind(b.frame, s.durable, at, s.active.head.salt)
+	b.loc = Location{Segment: at.seg(), Offset: at.off(), Length: len(b.frame)}
+	p.seg, p.off, p.buf, p.done = s.active, s.nextOff, b.frame, false
+	p.batches = append(p.batches[:0], pendingBatch{b, at})
+	s.launch(p)
+	w := Write{File: p.seg.file, Offset: p.off, Buffer: p.buf}
+	ticket := p.ticket
+	s.mu.Unlock()
+
+	err = w.Execute()
+
+	s.mu.Lock()
+	s.finish(p, err)
+	p.batches[0].b, p.buf = nil, nil
+	if err = s.err; err != nil || s.completed < ticket {
+		err = s.waitCompleted(ticket)
+	}
+	s.cond.Broadcast()
+	due := s.upkeepDue()
+	s.mu.Unlock()
+	if err == nil && b.force && !s.dsync {
+		err = s.Sync()
+	}
+	if err == nil && due {
+		s.keep()
+	}
+	return true, err
 }
 
 // commitSome commits the first batches of group that fit into one write,
@@ -107,7 +184,7 @@ func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
 		return n
 	}
 	for _, pb := range p.batches {
-		pb.b.loc = Location{Segment: pb.at.seg(), Offset: pb.at.off(), Length: frameHeadBytes + len(pb.b.body)}
+		pb.b.loc = Location{Segment: pb.at.seg(), Offset: pb.at.off(), Length: pb.b.Bytes()}
 	}
 	w := Write{Ticket: p.ticket, File: p.seg.file, Offset: p.off, Buffer: p.buf, p: p}
 	s.mu.Unlock()

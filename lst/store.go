@@ -6,6 +6,7 @@ import (
 	"io"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/btrlog/btrlog/lst/vfs"
@@ -23,11 +24,11 @@ type Store struct {
 	ix      *index
 
 	// Commit queue.
-	qmu     sync.Mutex
-	queue   []*Batch
-	leading bool
-	group   []*Batch // leader's
-	good    []*Batch // leader's
+	lead  atomic.Int32 // changes from idle by compare and swap, to queued and from it under qmu
+	qmu   sync.Mutex
+	queue []*Batch
+	group []*Batch // leader's
+	good  []*Batch // leader's
 
 	syncMu    sync.Mutex // one Sync at a time
 	reclaimMu sync.Mutex // one Reclaim at a time
@@ -49,6 +50,7 @@ type Store struct {
 	retired   []*writeSegment // rolled from, open until synced
 	inflight  []*pending
 	pool      []*pending
+	alone     pending // of commitAlone
 	ticket    uint64
 	completed uint64
 	applied   pos // the index holds everything before it

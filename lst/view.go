@@ -330,7 +330,7 @@ func (it *Iterator) windowed(at pos, n int, sequential bool) bool {
 	if !sequential || n > readAhead/2 {
 		return false
 	}
-	if it.v.ix.cache.has(at, n) {
+	if it.v.ix.cache.has(at) {
 		return false
 	}
 	if cap(it.win) < readAhead {
