@@ -28,6 +28,8 @@ type batchOp struct {
 	st     *stream
 }
 
+func (o *batchOp) isRecord() bool { return o.code <= opAppendNext || o.code == opReplace }
+
 // Batch collects operations that take effect together: after any crash all of
 // them are there or none is. The zero value is ready for use; Reset keeps its
 // memory. A Batch must not be touched from Commit or Prepare until Commit or

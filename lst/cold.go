@@ -146,7 +146,7 @@ func (c *coldState) stream(id StreamID) (*stream, error) {
 	taken := c.isTaken(key)
 	x.lock.Unlock()
 	if taken {
-		return x.streams.get(id[:]), nil
+		return x.byID.get(&id), nil
 	}
 	tmp, err := c.fetch(key)
 	if err != nil {
@@ -154,13 +154,13 @@ func (c *coldState) stream(id StreamID) (*stream, error) {
 	}
 	x.lock.Lock()
 	if !c.isTaken(key) {
-		err = c.adopt(id, tmp.streams.get(id[:]))
+		err = c.adopt(id, tmp.byID.get(&id))
 	}
 	x.lock.Unlock()
 	if err != nil {
 		return nil, c.fail(err)
 	}
-	return x.streams.get(id[:]), nil
+	return x.byID.get(&id), nil
 }
 
 // adopt takes a stream: st is its state in the snapshot, nil for none. Under the
@@ -298,12 +298,12 @@ func (c *coldState) takeAll(tmp *index) (err error) {
 
 // streamOf finds a stream, from the snapshot if it was not read yet.
 func (x *index) streamOf(id StreamID) (*stream, error) {
-	if st := x.streams.get(id[:]); st != nil {
+	if st := x.byID.get(&id); st != nil {
 		return st, nil
 	}
 	c := x.cold.Load()
 	if c == nil {
-		return x.streams.get(id[:]), nil // the rest may have come in between
+		return x.byID.get(&id), nil // the rest may have come in between
 	}
 	return c.stream(id)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
+	"unsafe"
 
 	"github.com/btrlog/btrlog/lst/vfs"
 )
@@ -103,7 +104,7 @@ func (b *Batch) bind(frame []byte, claim, at pos, salt uint32) {
 	body := frame[frameHeadBytes:]
 	for i := range b.ops {
 		op := &b.ops[i]
-		if op.code == opAppend || op.code == opAppendNext || op.code == opReplace {
+		if op.isRecord() {
 			sum := op.crc ^ recordBind(at+frameHeadBytes+pos(op.off), salt, op.stream, op.seq)
 			binary.LittleEndian.PutUint32(body[op.off-recordCRCBytes:], sum)
 		}
@@ -119,30 +120,48 @@ func (s *Store) check(b *Batch) error {
 	if len(b.ops) == 0 {
 		return fmt.Errorf("%w: empty batch", ErrInvalid)
 	}
+	// In rounds: what the next one looks at is on its way from memory meanwhile.
+	if len(b.ops) > 1 {
+		for i := range b.ops {
+			if op := &b.ops[i]; op.isRecord() && op.code != opAppendNext {
+				s.ix.byID.prefetch(&op.stream)
+			}
+		}
+	}
 	for i := range b.ops {
 		op := &b.ops[i]
-		if op.code != opAppend && op.code != opAppendNext && op.code != opReplace {
+		switch {
+		case !op.isRecord():
+			continue
+		case op.n > s.opt.MaxRecordBytes:
+			return fmt.Errorf("%w: record %d of stream %v has %d bytes, the limit is %d", ErrTooLarge, op.seq, op.stream, op.n, s.opt.MaxRecordBytes)
+		case op.code == opAppendNext:
+			op.st = b.ops[i-1].st
+		default:
+			// Kept for apply, unless the stream goes meanwhile.
+			if op.st = s.ix.byID.get(&op.stream); op.st != nil && len(b.ops) > 1 {
+				prefetch(unsafe.Pointer(op.st))
+			}
+		}
+	}
+	for i := range b.ops {
+		op := &b.ops[i]
+		st := op.st
+		if st == nil || !op.isRecord() {
 			continue
 		}
-		if op.n > s.opt.MaxRecordBytes {
-			return fmt.Errorf("%w: record %d of stream %v has %d bytes, the limit is %d", ErrTooLarge, op.seq, op.stream, op.n, s.opt.MaxRecordBytes)
-		}
-		var st *stream
-		if i > 0 && b.ops[i-1].stream == op.stream {
-			st = b.ops[i-1].st
-		}
-		if st == nil {
-			st = s.ix.byID[op.stream]
-		}
-		op.st = st // for apply, unless the stream goes meanwhile
-		if st == nil {
+		eof := st.eof.Load()
+		if op.seq >= eof {
+			if st.run != nil && op.code == opAppend {
+				prefetch(unsafe.Pointer(&st.run[op.seq&(leafSlots-1)]))
+			}
 			continue
 		}
 		if op.seq < st.trim.Load() {
 			return fmt.Errorf("%w: append of %d to stream %v, trimmed below %d", ErrTrimmed, op.seq, op.stream, st.trim.Load())
 		}
-		if op.code != opReplace && op.seq < st.eof.Load() && st.has(op.seq) {
-			return &Exists{Stream: op.stream, Seq: op.seq, EOF: st.eof.Load()}
+		if op.code != opReplace && st.has(op.seq) {
+			return &Exists{Stream: op.stream, Seq: op.seq, EOF: eof}
 		}
 	}
 	return nil
@@ -474,11 +493,11 @@ func (s *Store) sealInto(p *pending, it sealItem) {
 		l.queued = false
 		return
 	}
-	m := o.present().minus(bitmap{}.upTo(l.below(trim)))
+	m := o.present(leafSlots).minus(bitmap{}.upTo(l.below(trim)))
 	at := p.appendFrame(kindLeaf, s.durable, func(b []byte) []byte { return appendLeaf(b, it.st.id, l, m, o) })
 	n := int(p.pos()-at) - frameHeadBytes
 	l.ref, l.refBytes, l.refDirty = at, uint32(n), true
-	l.setClean()
+	l.setClean(it.st.eof.Load())
 	l.whole = false
 	s.ix.touch(it.st, l.base)
 	p.seals = append(p.seals, pendingSeal{it: it, at: at, bytes: n})

@@ -87,6 +87,9 @@ func (s *Store) handOn() {
 // mode, while no index frame is to ride along: it is written from the batch's own
 // memory. ok is false if something else has to be done first, and nothing was.
 func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
+	if len(b.ops) > 0 {
+		s.ix.byID.prefetch(&b.ops[0].stream) // here when the checksums are done
+	}
 	s.mu.Lock()
 	need := int64(len(b.frame))
 	switch {
@@ -95,6 +98,10 @@ func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 		s.spare == nil || need+linkRoom+1 > s.room() || need > s.opt.SegmentBytes/2 || s.opt.DiskBudgetBytes != 0:
 		s.mu.Unlock()
 		return false, nil
+	}
+	at := mkpos(s.active.head.number, s.nextOff)
+	if len(b.ops) > 0 {
+		b.bind(b.frame, s.durable, at, s.active.head.salt)
 	}
 	if err := s.check(b); err != nil {
 		s.mu.Unlock()
@@ -108,8 +115,6 @@ func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 		return false, nil
 	}
 	p := &s.alone
-	at := mkpos(s.active.head.number, s.nextOff)
-	b.bind(b.frame, s.durable, at, s.active.head.salt)
 	b.loc = Location{Segment: at.seg(), Offset: at.off(), Length: len(b.frame)}
 	p.seg, p.off, p.buf, p.done = s.active, s.nextOff, b.frame, false
 	p.batches = append(p.batches[:0], pendingBatch{b, at})

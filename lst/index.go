@@ -14,7 +14,7 @@ type segLive struct {
 // change it are called by one goroutine at a time.
 type index struct {
 	streams  trie[stream]
-	byID     map[StreamID]*stream // the writer's way to the same streams: one look instead of a descent
+	byID     streamTable // the same streams
 	kvs      trie[kvEntry]
 	files    *fileSet
 	cache    *tailCache
@@ -47,7 +47,7 @@ type sealItem struct {
 }
 
 func newIndex(files *fileSet, cache *tailCache) *index {
-	return &index{files: files, cache: cache, live: map[uint32]*segLive{}, byID: map[StreamID]*stream{}, lock: &sync.Mutex{}}
+	return &index{files: files, cache: cache, live: map[uint32]*segLive{}, lock: &sync.Mutex{}}
 }
 
 func (x *index) liveAdd(seg uint32, records, bytes int64) {
@@ -74,7 +74,7 @@ func (x *index) liveDrop(seg uint32) {
 }
 
 func (x *index) stream(id StreamID) *stream {
-	st := x.byID[id]
+	st := x.byID.get(&id)
 	if st == nil {
 		st = &stream{id: id}
 		x.keep(st)
@@ -84,12 +84,12 @@ func (x *index) stream(id StreamID) *stream {
 
 // keep makes a stream visible.
 func (x *index) keep(st *stream) {
-	x.byID[st.id] = st
+	x.byID.put(st)
 	x.streams.put(st.id[:], st)
 }
 
 func (x *index) forget(id StreamID) {
-	delete(x.byID, id)
+	x.byID.del(&id)
 	x.streams.del(id[:])
 }
 
@@ -388,7 +388,7 @@ func (x *index) dropStream(st *stream) {
 	st.setEnds(eof, eof, eof, 0)
 	st.ver.Add(1)
 	x.touch(st, 0)
-	if x.byID[st.id] == st { // not one that a restart is still building
+	if x.byID.get(&st.id) == st { // not one that a restart is still building
 		x.forget(st.id)
 	}
 }
@@ -441,7 +441,7 @@ func (x *index) apply(op *batchOp, body []byte, at pos) {
 	case opTrim:
 		x.trimTo(x.stream(op.stream), op.seq)
 	case opDropStream:
-		if st := x.byID[op.stream]; st != nil {
+		if st := x.byID.get(&op.stream); st != nil {
 			x.dropStream(st)
 		}
 	}
@@ -468,7 +468,7 @@ func (x *index) sealDone(it sealItem, at pos, size int) {
 	s.at, s.size = at, uint32(size)
 	x.keepData(s, o.compact())
 	// Readers look at open first, and then find the others in place.
-	l.setSealedMap(o.present())
+	l.setSealedMap(o.present(leafSlots))
 	l.sealed.Store(s)
 	l.open.Store(nil)
 }

@@ -367,7 +367,7 @@ func leafDetail(body []byte) string {
 	if err != nil {
 		return err.Error()
 	}
-	from, have := d.next(0), d.present()
+	from, have := d.next(0), d.present(leafSlots)
 	if from == leafSlots {
 		return fmt.Sprintf("stream %v, no records", id)
 	}

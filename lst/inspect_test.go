@@ -180,7 +180,7 @@ func TestInspectComparesTheIndex(t *testing.T) {
 		{"EOF", "a full scan finds", func(x *index) { x.streams.get(idOf(1)).eof.Add(1) }},
 		{"trim point", "a full scan finds", func(x *index) { x.streams.get(idOf(3)).trim.Add(1) }},
 		{"contiguous end", "its runs say", func(x *index) { x.streams.get(idOf(1)).gap.Store(1) }},
-		{"stream", "the index does not know", func(x *index) { x.streams.del(idOf(2)) }},
+		{"stream", "the index does not know", func(x *index) { x.forget(StreamID(idOf(2))) }},
 		{"value", "another value", func(x *index) { x.kvs.get([]byte("step")).set([]byte("no")) }},
 		{"key", "lacks the key", func(x *index) { x.kvs.del([]byte("step")) }},
 		{"deleted key", "was deleted", func(x *index) { x.put([]byte("gone19"), []byte("x")) }},

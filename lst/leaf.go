@@ -108,7 +108,7 @@ type segCount struct {
 
 func (l *leaf) presentMap() (m bitmap) {
 	if o := l.open.Load(); o != nil {
-		return o.present()
+		return o.present(leafSlots)
 	}
 	return l.sealedMap()
 }
@@ -150,26 +150,22 @@ func (l *leaf) nextClear(i int) int {
 	return l.sealedMap().nextClear(i)
 }
 
-// dirtyMap is what neither a snapshot nor a leaf frame has of an open leaf.
-func (l *leaf) dirtyMap() bitmap {
+// dirtyMap is what neither a snapshot nor a leaf frame has of the slots below to, of
+// an open leaf.
+func (l *leaf) dirtyMap(to int) bitmap {
 	m := l.dirty
 	o := l.open.Load()
-	for i := o.next(l.clean); i < leafSlots; i = o.next(i + 1) {
-		m.set(i)
+	for i := l.clean; i < to; i++ {
+		if o.has(i) {
+			m.set(i)
+		}
 	}
 	return m
 }
 
-// setClean notes that a snapshot or a leaf frame has all slots.
-func (l *leaf) setClean() {
-	l.dirty, l.clean = bitmap{}, 0
-	if o := l.open.Load(); o != nil {
-		l.clean = len(o.cells)
-		for l.clean > 0 && o.cells[l.clean-1].Load() == 0 {
-			l.clean--
-		}
-	}
-}
+// setClean notes that a snapshot or a leaf frame has all slots. No record is present
+// at or behind the sequence eof.
+func (l *leaf) setClean(eof uint64) { l.dirty, l.clean = bitmap{}, l.below(eof) }
 
 // live counts the records of an open leaf from the sequence trim on.
 func (l *leaf) live(trim uint64) (n int) {

@@ -138,7 +138,7 @@ func (x *index) loadStream(r *reader) {
 		case leafRef:
 			x.loadRef(r, l, m)
 		case leafOpen, leafAll:
-			x.loadOpen(r, l, m, kind == leafAll)
+			x.loadOpen(r, l, m, eof, kind == leafAll)
 		default:
 			r.bad = true
 		}
@@ -164,7 +164,7 @@ func (x *index) loadRef(r *reader, l *leaf, m bitmap) {
 	l.open.Store(nil)
 }
 
-func (x *index) loadOpen(r *reader, l *leaf, m bitmap, all bool) {
+func (x *index) loadOpen(r *reader, l *leaf, m bitmap, eof uint64, all bool) {
 	o := l.open.Load()
 	if o == nil || all {
 		o = x.slots.make(0, 0)
@@ -180,7 +180,7 @@ func (x *index) loadOpen(r *reader, l *leaf, m bitmap, all bool) {
 		o = x.slots.put(o, i, s)
 	}
 	l.open.Store(o)
-	l.setClean()
+	l.setClean(eof)
 }
 
 // loadedStream computes what follows from a stream's leaves once all its tables

@@ -87,7 +87,7 @@ func (c *recOps) apply(x *index) {
 		}
 		st := known[op.who]
 		if st == nil {
-			if st = x.byID[c.ids[op.who]]; st == nil && op.code != opDropStream {
+			if st = x.byID.get(&c.ids[op.who]); st == nil && op.code != opDropStream {
 				st = x.stream(c.ids[op.who])
 			}
 		}

@@ -116,9 +116,12 @@ func (o *openSlots) nextClear(i int) int {
 	return i
 }
 
-func (o *openSlots) present() (m bitmap) {
-	for i := o.next(0); i < leafSlots; i = o.next(i + 1) {
-		m.set(i)
+// present says which of the slots below to hold a record.
+func (o *openSlots) present(to int) (m bitmap) {
+	for i := range to {
+		if o.has(i) {
+			m.set(i)
+		}
 	}
 	return m
 }

@@ -347,7 +347,8 @@ func (s *Store) writeStream(b []byte, st *stream) []byte {
 	b = append(append(b, entryStream), st.id[:]...)
 	trim := st.trim.Load()
 	b = binary.AppendUvarint(b, trim)
-	b = binary.AppendUvarint(b, st.eof.Load())
+	eof := st.eof.Load()
+	b = binary.AppendUvarint(b, eof)
 	ls := st.list()
 	_, i := findLeaf(ls, n.curBase)
 	start := len(b)
@@ -356,12 +357,12 @@ func (s *Store) writeStream(b []byte, st *stream) []byte {
 			n.curStream, n.curBase = st, ls[i].base
 			break
 		}
-		b = s.writeLeafEntry(b, st, ls[i], trim, i == len(ls)-1)
+		b = s.writeLeafEntry(b, st, ls[i], trim, eof, i == len(ls)-1)
 	}
 	return append(b, leafEnd)
 }
 
-func (s *Store) writeLeafEntry(b []byte, st *stream, l *leaf, trim uint64, last bool) []byte {
+func (s *Store) writeLeafEntry(b []byte, st *stream, l *leaf, trim, eof uint64, last bool) []byte {
 	if l.ref != 0 {
 		if !s.snap.base && !l.refDirty {
 			return b
@@ -377,12 +378,12 @@ func (s *Store) writeLeafEntry(b []byte, st *stream, l *leaf, trim uint64, last 
 	}
 	m, kind := bitmap{}, byte(leafOpen)
 	if s.snap.base || l.whole {
-		m, kind = l.presentMap(), leafAll
+		m, kind = l.open.Load().present(l.below(eof)), leafAll
 	} else {
-		m = l.dirtyMap()
+		m = l.dirtyMap(l.below(eof))
 	}
 	m = m.minus(bitmap{}.upTo(l.below(trim)))
-	l.setClean()
+	l.setClean(eof)
 	l.whole = false
 	if !last && !l.queued && l.live(trim) > 0 {
 		s.ix.queueSeal(st, l) // left behind by the stream: settle it
