@@ -1,6 +1,9 @@
 package lst
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 const (
 	cacheShift = 18
@@ -8,8 +11,13 @@ const (
 )
 
 // tailCache holds the bytes written last. Chunks are published before any slot
-// that points into them, and their bytes are never changed after that, so that
-// readers need no lock; a chunk that falls out stays valid for who holds it.
+// that points into them, and what was written into one is not changed as long as
+// anybody may read it, so that readers need no lock. A chunk that falls out is used
+// again unless somebody reads it just then: an append makes no garbage.
+//
+// A reader counts itself in and then looks whether the chunk is still the one in its
+// place; the writer takes it out of its place and then looks whether anybody is
+// counted. One of the two sees the other.
 type tailCache struct {
 	perSeg uint64
 	mask   uint64 // of the key, if the number of slots is a power of two; else 0
@@ -18,9 +26,26 @@ type tailCache struct {
 }
 
 type cacheSlot struct {
-	key  uint64
-	from int // bytes before it were written by an earlier process: not here
-	buf  []byte
+	key     uint64
+	from    int // bytes before it were written by an earlier process: not here
+	buf     []byte
+	readers [8]cacheReaders
+}
+
+// cacheReaders counts a part of the readers: those of one chunk should not all wait
+// for one cache line.
+type cacheReaders struct {
+	n atomic.Int32
+	_ [60]byte
+}
+
+func (e *cacheSlot) unread() bool {
+	for i := range e.readers {
+		if e.readers[i].n.Load() != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func newTailCache(bytes int, segmentBytes int64) *tailCache {
@@ -57,7 +82,11 @@ func (c *tailCache) write(p []byte, at pos) {
 		if e == nil || e.key != key {
 			s := c.slot(key)
 			if e = s.Load(); e == nil || e.key != key {
-				e = &cacheSlot{key: key, from: off, buf: make([]byte, cacheChunk)}
+				s.Store(nil)
+				if e == nil || !e.unread() {
+					e = &cacheSlot{buf: make([]byte, cacheChunk)}
+				}
+				e.key, e.from = key, off
 				s.Store(e)
 			}
 			c.cur = e
@@ -67,26 +96,34 @@ func (c *tailCache) write(p []byte, at pos) {
 	}
 }
 
-// chunk is what the cache has from at on, nil if nothing.
-func (c *tailCache) chunk(at pos) []byte {
-	if c == nil || len(c.slots) == 0 {
-		return nil
-	}
+// copy copies what the cache has from at on to p and returns how much that is, 0 for
+// nothing or if p is empty.
+func (c *tailCache) copy(p []byte, at pos) (n int) {
 	key, off := c.place(at)
-	e := c.slot(key).Load()
-	if e == nil || e.key != key || off < e.from {
-		return nil
+	s := c.slot(key)
+	e := s.Load()
+	if e == nil || len(p) == 0 {
+		return 0
 	}
-	return e.buf[off:]
+	// Who reads at the same time has another buffer.
+	r := &e.readers[uintptr(unsafe.Pointer(&p[0]))>>7%uintptr(len(e.readers))]
+	r.n.Add(1)
+	if s.Load() == e && e.key == key && off >= e.from {
+		n = copy(p, e.buf[off:])
+	}
+	r.n.Add(-1)
+	return n
 }
 
 func (c *tailCache) read(p []byte, at pos) bool {
+	if c == nil || len(c.slots) == 0 {
+		return false
+	}
 	for len(p) > 0 {
-		b := c.chunk(at)
-		if b == nil {
+		n := c.copy(p, at)
+		if n == 0 {
 			return false
 		}
-		n := copy(p, b)
 		p, at = p[n:], at+pos(n)
 	}
 	return true
@@ -94,4 +131,7 @@ func (c *tailCache) read(p []byte, at pos) bool {
 
 // has reports whether read would succeed, unless the bytes go over the end of a
 // chunk.
-func (c *tailCache) has(at pos) bool { return c.chunk(at) != nil }
+func (c *tailCache) has(at pos) bool {
+	var p [1]byte
+	return c.read(p[:], at)
+}

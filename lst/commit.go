@@ -48,10 +48,12 @@ type Write struct {
 func (w Write) Execute() error {
 	n, err := w.File.WriteAt(w.Buffer, w.Offset)
 	if err == nil && n != len(w.Buffer) {
-		err = fmt.Errorf("lst: short write of %d of %d bytes", n, len(w.Buffer))
+		err = shortWrite(n, len(w.Buffer))
 	}
 	return err
 }
+
+func shortWrite(n, want int) error { return fmt.Errorf("lst: short write of %d of %d bytes", n, want) }
 
 type pendingBatch struct {
 	b  *Batch
@@ -488,12 +490,14 @@ const leafMaxBytes = 16 + 10 + 33 + leafSlots*15
 func (s *Store) sealInto(p *pending, it sealItem) {
 	l := it.l
 	o := l.open.Load()
-	trim := it.st.trim.Load()
-	if o == nil || it.st.gone || l.live(trim) == 0 {
+	m := bitmap{}
+	if o != nil && !it.st.gone {
+		m = o.present(leafSlots).minus(bitmap{}.upTo(l.below(it.st.trim.Load())))
+	}
+	if m == (bitmap{}) {
 		l.queued = false
 		return
 	}
-	m := o.present(leafSlots).minus(bitmap{}.upTo(l.below(trim)))
 	at := p.appendFrame(kindLeaf, s.durable, func(b []byte) []byte { return appendLeaf(b, it.st.id, l, m, o) })
 	n := int(p.pos()-at) - frameHeadBytes
 	l.ref, l.refBytes, l.refDirty = at, uint32(n), true

@@ -95,7 +95,8 @@ func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 	switch {
 	case s.err != nil || s.closed || s.fresh || len(s.inflight) > 0 || s.active.head.block != 1,
 		len(s.ix.seal) > 0 || s.snap.running || s.ix.cold.Load() != nil,
-		s.spare == nil || need+linkRoom+1 > s.room() || need > s.opt.SegmentBytes/2 || s.opt.DiskBudgetBytes != 0:
+		s.spare == nil || need+linkRoom+1 > s.room() || need > s.opt.SegmentBytes/2,
+		s.opt.DiskBudgetBytes != 0 && s.overBudget(0, b.room()) != nil:
 		s.mu.Unlock()
 		return false, nil
 	}
@@ -119,11 +120,13 @@ func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 	p.seg, p.off, p.buf, p.done = s.active, s.nextOff, b.frame, false
 	p.batches = append(p.batches[:0], pendingBatch{b, at})
 	s.launch(p)
-	w := Write{File: p.seg.file, Offset: p.off, Buffer: p.buf}
-	ticket := p.ticket
+	file, off, ticket := p.seg.file, p.off, p.ticket
 	s.mu.Unlock()
 
-	err = w.Execute()
+	n, err := file.WriteAt(b.frame, off)
+	if err == nil && n != len(b.frame) {
+		err = shortWrite(n, len(b.frame))
+	}
 
 	s.mu.Lock()
 	s.finish(p, err)

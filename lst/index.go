@@ -226,7 +226,8 @@ func (x *index) grew(st *stream, seq uint64, n int, seg uint32, bytes uint64) {
 		// The last slot: settle the leaf if there is no hole in it.
 		ls := st.list()
 		l := ls[len(ls)-1]
-		if o := l.open.Load(); o.nextClear(o.next(0)) == leafSlots {
+		o := l.open.Load()
+		if st.holes.Load() == 0 && st.low.Load() <= l.base || o.nextClear(o.next(0)) == leafSlots {
 			x.queueSeal(st, l)
 		}
 		st.findRun()
@@ -461,27 +462,26 @@ func (x *index) sealDone(it sealItem, at pos, size int) {
 	}
 	s := &x.sealedSlab[0]
 	x.sealedSlab = x.sealedSlab[1:]
-	l.segs = l.oneSeg[:0]
-	for i := o.next(l.below(it.st.trim.Load())); i < leafSlots; i = o.next(i + 1) {
-		l.segs = countSeg(l.segs, o.get(i))
-	}
+	data := o.compact()
+	l.segs = data.segs(l.below(it.st.trim.Load()), l.oneSeg[:0])
 	s.at, s.size = at, uint32(size)
-	x.keepData(s, o.compact())
+	x.keepData(s, data)
 	// Readers look at open first, and then find the others in place.
 	l.setSealedMap(o.present(leafSlots))
 	l.sealed.Store(s)
 	l.open.Store(nil)
 }
 
-func countSeg(segs []segCount, s slot) []segCount {
+// countSeg counts n records like the one at s.
+func countSeg(segs []segCount, s slot, n uint32) []segCount {
 	for k := range segs {
 		if segs[k].seg == s.at.seg() {
-			segs[k].n++
-			segs[k].bytes += uint64(s.n)
+			segs[k].n += n
+			segs[k].bytes += uint64(n) * uint64(s.n)
 			return segs
 		}
 	}
-	return append(segs, segCount{s.at.seg(), 1, uint64(s.n)})
+	return append(segs, segCount{s.at.seg(), n, uint64(n) * uint64(s.n)})
 }
 
 // keepData keeps the slots of a leaf that was just sealed in memory, and lets go of

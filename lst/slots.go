@@ -133,6 +133,22 @@ func (o *openSlots) all(fn func(i int, s slot)) {
 	}
 }
 
+// segs appends the records of the slots from from on to segs, counted by segment.
+func (o *openSlots) segs(from int, segs []segCount) []segCount {
+	for k := range o.runs {
+		r := &o.runs[k]
+		if first := max(from, int(r.first)); first <= int(r.last) {
+			segs = countSeg(segs, slot{mkpos(o.base+uint32(r.delta), 0), r.n}, uint32(int(r.last)-first+1))
+		}
+	}
+	if o.runs == nil {
+		for i := o.next(from); i < len(o.cells); i = o.next(i + 1) {
+			segs = countSeg(segs, o.get(i), 1)
+		}
+	}
+	return segs
+}
+
 // fits reports whether slot i can hold s.
 func (o *openSlots) fits(i int, s slot) bool {
 	return i < len(o.cells) && (o.far != nil || s.at.seg()-o.base <= cellReach)

@@ -403,11 +403,7 @@ func (l *leaf) liveSegs(trim uint64) []segCount {
 	if o == nil {
 		return l.segs
 	}
-	var segs []segCount
-	for i := o.next(l.below(trim)); i < leafSlots; i = o.next(i + 1) {
-		segs = countSeg(segs, o.get(i))
-	}
-	return segs
+	return o.segs(l.below(trim), nil)
 }
 
 func appendSegs(b []byte, segs []segCount) []byte {
