@@ -70,6 +70,28 @@ func (a *slotArena) make(n int, seg uint32) *openSlots {
 }
 
 func (o *openSlots) get(i int) slot {
+	if i >= len(o.cells) {
+		return o.inRuns(i)
+	}
+	c := o.cells[i].Load()
+	if c == 0 || o.far != nil {
+		return o.inFar(i, c)
+	}
+	return slot{pos(o.base+uint32(c>>24&cellReach))<<32 | pos(c>>32), uint32(c & cellLength)}
+}
+
+// inFar and inRuns are apart so that get is short enough to stand in its callers.
+//
+//go:noinline
+func (o *openSlots) inFar(i int, c uint64) slot {
+	if c == 0 {
+		return slot{}
+	}
+	return slot{pos(o.far[i].Load()), uint32(c & cellLength)}
+}
+
+//go:noinline
+func (o *openSlots) inRuns(i int) slot {
 	for k := len(o.runs) - 1; k >= 0; k-- {
 		r := &o.runs[k]
 		if i >= int(r.first) {
@@ -79,25 +101,14 @@ func (o *openSlots) get(i int) slot {
 			return slot{mkpos(o.base+uint32(r.delta), int64(r.off)+int64(r.step)*int64(i-int(r.first))), r.n}
 		}
 	}
-	if i >= len(o.cells) {
-		return slot{}
-	}
-	c := o.cells[i].Load()
-	if c == 0 {
-		return slot{}
-	}
-	n := uint32(c & cellLength)
-	if o.far != nil {
-		return slot{pos(o.far[i].Load()), n}
-	}
-	return slot{mkpos(o.base+uint32(c>>24&cellReach), int64(c>>32)), n}
+	return slot{}
 }
 
 func (o *openSlots) has(i int) bool {
-	if o.runs != nil {
-		return o.get(i).at != 0
+	if i < len(o.cells) {
+		return o.cells[i].Load() != 0
 	}
-	return i < len(o.cells) && o.cells[i].Load() != 0
+	return o.runs != nil && o.inRuns(i).at != 0
 }
 
 // next is the first slot at or after i with a record, or leafSlots.
@@ -118,6 +129,9 @@ func (o *openSlots) nextClear(i int) int {
 
 // present says which of the slots below to hold a record.
 func (o *openSlots) present(to int) (m bitmap) {
+	if o.runs == nil {
+		to = min(to, len(o.cells))
+	}
 	for i := range to {
 		if o.has(i) {
 			m.set(i)
@@ -206,7 +220,7 @@ func slotsOf(all *[leafSlots]slot) *openSlots {
 		return &openSlots{}
 	}
 	if high-low <= cellReach {
-		if o := runsOf(low, func(i int) slot { return all[i] }); o != nil {
+		if o := runsOf(low, all); o != nil {
 			return o
 		}
 	}
@@ -225,7 +239,11 @@ func slotsOf(all *[leafSlots]slot) *openSlots {
 // compact is o in as little memory as its slots take, for reading.
 func (o *openSlots) compact() *openSlots {
 	if o.far == nil && o.runs == nil {
-		if c := runsOf(o.base, o.get); c != nil {
+		var all [leafSlots]slot
+		for i := range o.cells {
+			all[i] = o.get(i)
+		}
+		if c := runsOf(o.base, &all); c != nil {
 			return c
 		}
 	}
@@ -234,12 +252,11 @@ func (o *openSlots) compact() *openSlots {
 
 // runsOf makes slots as runs, nil if that would be too many. No segment is out of
 // reach from base.
-func runsOf(base uint32, get func(i int) slot) *openSlots {
+func runsOf(base uint32, all *[leafSlots]slot) *openSlots {
 	var runs [maxRuns]slotRun
 	n := 0
 	var last slot
-	for i := range leafSlots {
-		s := get(i)
+	for i, s := range all {
 		if s.at == 0 {
 			last = s
 			continue
