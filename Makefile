@@ -33,6 +33,7 @@ help: ## List the targets
 	@echo 'make fuzz FUZZTIME=10m     every fuzz target, one after another, so long each'
 	@echo 'make bench-lst             the storage engine beside its peers; writes docs/BENCHMARKS.md, some minutes'
 	@echo 'make test-s3               the S3 backend on servers that others wrote'
+	@echo 'make bench-manylogs        what many logs cost: memory, fairness, takeover; some minutes'
 	@echo 'make clean                 remove bin and .cache'
 	@echo
 	@echo 'Stages of make test, each runs alone too: check-fmt check-vet check-lint check-race check-sim'
@@ -103,6 +104,18 @@ fuzz: ## Every fuzz target
 .PHONY: bench-lst
 bench-lst: ## The storage engine beside its peers
 	cd bench && go run ./cmd/lstpeers
+
+.PHONY: bench-manylogs
+bench-manylogs: build ## What many logs cost, as JSON
+	cd bench && go build -o ../.cache/manylogs ./cmd/manylogs
+	.cache/manylogs idle -btrlog bin/btrlog
+	.cache/manylogs takeover -btrlog bin/btrlog
+	.cache/manylogs neighbour -btrlog bin/btrlog
+
+# The adapter to Prometheus' library is a module of its own.
+.PHONY: check-prometheus
+check-prometheus:
+	@cd integrations/prometheus && go vet ./... && go test ./...
 
 .PHONY: check-bench
 check-bench:
