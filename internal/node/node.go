@@ -322,8 +322,12 @@ func (n *Node) openShards() error {
 	var wg sync.WaitGroup
 	for i := range total {
 		wg.Go(func() {
-			n.threads[i].core, n.reports[i], errs[i] = shard.Open(n.dir.shardDir(i), n.cfg.storeOptions(total), n.dir.inc, protocol.Rules{}, n.now())
-			if errs[i] == nil && n.reports[i].Created && i < n.dir.id.Shards {
+			open := shard.Open
+			if i < n.dir.id.Shards {
+				open = shard.Reopen
+			}
+			n.threads[i].core, n.reports[i], errs[i] = open(n.dir.shardDir(i), n.cfg.storeOptions(total), n.dir.inc, protocol.Rules{}, n.now())
+			if errors.Is(errs[i], shard.ErrLost) {
 				errs[i] = fmt.Errorf("%s is missing or empty, and with it what this node has promised: wipe %s and let the node join as a blank one",
 					n.dir.shardDir(i), n.dir.path)
 			}

@@ -47,6 +47,7 @@ func TestDirectoryRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(cfg, "missing or empty")
+	refused(cfg, "missing or empty") // and the first refusal has not made what the second would take
 	os.RemoveAll(filepath.Join(cfg.Dir, "shard-0"))
 	if err := os.Rename(aside, filepath.Join(cfg.Dir, "shard-0")); err != nil {
 		t.Fatal(err)

@@ -87,17 +87,28 @@ type Answers struct {
 // ErrStopped is wrapped by every error after a failed commit.
 var ErrStopped = errors.New("shard stopped after a failed commit; restart the node")
 
+// ErrLost: there was a store in the directory and it is gone, and with it what the node has promised.
+var ErrLost = errors.New("its store is gone")
+
 // Open opens the store in dir (made if it is absent) and restores every log from it. inc is the incarnation of the node's
 // data directory; the store of another one is refused. A log whose state value cannot be read is an error; records that
-// cannot be read become "unknown" (P3). RecoveryReport.Created says that the store is new: a caller who knows that there was
-// one before has lost it.
+// cannot be read become "unknown" (P3). A caller who knows that there was a store calls Reopen: a new one has promised nothing.
 func Open(dir string, opt lst.Options, inc protocol.Incarnation, rules protocol.Rules, now protocol.Time) (*Core, lst.RecoveryReport, error) {
+	return openCore(dir, opt, inc, false, rules, now)
+}
+
+// Reopen is Open where there was a store before. If it is gone the error is ErrLost, now and at every later try.
+func Reopen(dir string, opt lst.Options, inc protocol.Incarnation, rules protocol.Rules, now protocol.Time) (*Core, lst.RecoveryReport, error) {
+	return openCore(dir, opt, inc, true, rules, now)
+}
+
+func openCore(dir string, opt lst.Options, inc protocol.Incarnation, again bool, rules protocol.Rules, now protocol.Time) (*Core, lst.RecoveryReport, error) {
 	store, report, err := lst.Open(dir, opt)
 	if err != nil {
 		return nil, report, err
 	}
 	c := &Core{dir: dir, rules: rules, store: store, handed: true, refusalRoom: refusalRoomOf(opt.SegmentBytes)}
-	if err = c.own(inc, report.Created); err == nil {
+	if err = c.own(inc, report.Created, again); err == nil {
 		err = c.restore(inc, now)
 	}
 	if err == nil {
@@ -112,15 +123,22 @@ func Open(dir string, opt lst.Options, inc protocol.Incarnation, rules protocol.
 var ownerKey = []byte{'i'}
 
 // own marks a new store as inc's, or makes sure that it is. The mark is the store's first commit, so that a store that held
-// nothing else is still told from one that is lost.
-func (c *Core) own(inc protocol.Incarnation, created bool) error {
+// nothing else is still told from one that is lost. Where there was a store before (again) none is marked: the mark would make the
+// next start take what this one has refused, a store without the promises of the one that is lost (P4).
+func (c *Core) own(inc protocol.Incarnation, created, again bool) error {
 	mark := binary.BigEndian.AppendUint64(nil, uint64(inc))
+	if created && again {
+		return ErrLost
+	}
 	if created {
 		c.batch.Put(ownerKey, mark)
 		_, err := c.store.Commit(&c.batch, lst.Forced)
 		return err
 	}
 	got, err := c.store.View().GetKV(ownerKey, nil)
+	if errors.Is(err, lst.ErrNotFound) && again && c.store.Stats().KVs == 0 {
+		return ErrLost // what a start that was refused has left
+	}
 	if err != nil || len(got) != 8 {
 		return fmt.Errorf("its store has no mark of the data directory that it belongs to: it was not written by this program's shards")
 	}
