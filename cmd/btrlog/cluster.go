@@ -127,10 +127,10 @@ func survey(ctx context.Context, client *btrlog.Client, limit time.Duration) (*c
 	var logs []btrlog.LogInfo
 	for info, err := range client.Logs(ctx, "") {
 		switch {
-		case errors.Is(err, btrlog.ErrUnavailable), errors.Is(err, btrlog.ErrClosed):
+		case err != nil && !damagedRecord(err):
 			return nil, err
 		case err != nil:
-			rep.Unreadable = append(rep.Unreadable, oneLine(err.Error()))
+			rep.Unreadable = append(rep.Unreadable, oneLine(message(err)))
 		default:
 			logs = append(logs, info)
 		}
@@ -149,6 +149,12 @@ func survey(ctx context.Context, client *btrlog.Client, limit time.Duration) (*c
 	}
 	rep.add(first)
 	return rep, ctx.Err()
+}
+
+// damagedRecord: the record of one log cannot be used, and no waiting helps.
+func damagedRecord(err error) bool {
+	var e *btrlog.Error
+	return errors.As(err, &e) && e.Log != "" && !e.Retryable && !errors.Is(err, btrlog.ErrClosed)
 }
 
 // secondLook is after how long nodes that seem to lack records are asked again: longer than a client waits before it sends a record again.
@@ -210,7 +216,8 @@ func askStatus(ctx context.Context, hc *http.Client, address string) (*node.Stat
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s", address, resp.Status)
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // only for the message
+		return nil, fmt.Errorf("%s answers %s: %s", address, resp.Status, text)
 	}
 	s := new(node.Status)
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxStatusBytes)).Decode(s); err != nil {
@@ -239,7 +246,7 @@ func (r *nodeReport) take(s *node.Status) {
 		if d.Problem != "" {
 			problems = append(problems, fmt.Sprintf("shard %d: %s", d.Shard, d.Problem))
 		}
-		if d.Core.Full {
+		if d.Core.Full && s.Ready == "ready" {
 			problems = append(problems, fmt.Sprintf("shard %d: its disk budget is used up, appends are refused", d.Shard))
 		}
 		r.Disk += d.Store.SegmentBytes

@@ -12,6 +12,7 @@ import (
 
 	"github.com/btrlog/btrlog"
 	"github.com/btrlog/btrlog/internal/meta"
+	"github.com/btrlog/btrlog/objstore"
 )
 
 // Exit codes. They are documented in the root command's help.
@@ -122,6 +123,9 @@ func advice(err error) string {
 	if errors.As(err, &h) {
 		return h.hint
 	}
+	if errors.Is(err, objstore.ErrDenied) {
+		return "the object store refuses it; check who may write there"
+	}
 	var e *btrlog.Error
 	if !errors.As(err, &e) {
 		return ""
@@ -141,7 +145,7 @@ func advice(err error) string {
 		case len(e.Missing) > 0:
 			return "start the missing nodes, then run the command again"
 		case silent:
-			return "run the command again when the nodes and the object store answer"
+			return "run the command again when the nodes and the object store answer; 'btrlog cluster status' shows how they are"
 		}
 	case btrlog.ErrDataLoss:
 		return "bring back the nodes that held them, or tell the owner of the log"

@@ -9,11 +9,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/btrlog/btrlog/internal/node"
 	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/lst"
 	"github.com/btrlog/btrlog/objstore"
 )
 
@@ -62,6 +64,7 @@ func nodeCommand() *cobra.Command {
 	storageFlags(cmd, &o.cfg.Buffered, &o.segment)
 	f.Var(&o.budget, "disk-budget", "bound of all segment files together, such as 100GiB; takeovers may go above it by three segments per shard (default: the disk)")
 	f.Var(&o.memory, "memory-budget", "memory for what was written last, of all shards together; older records are read from disk (default 64MiB)")
+	f.DurationVar(&o.cfg.StartTimeout, "start-timeout", 30*time.Second, "longest wait for the object store at the start")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the node does, not only warnings, on standard error")
 	configurable(f, "node", "store", "root")
 	jsonFlag(cmd, &o.json, "the line that says that the node is ready as a JSON object")
@@ -137,6 +140,9 @@ func (o *nodeFlags) check() error {
 		}
 		o.id = host
 	}
+	if o.cfg.StartTimeout <= 0 {
+		return usagef("--start-timeout is %v; it must be positive", o.cfg.StartTimeout)
+	}
 	o.cfg.Node = protocol.NodeID(o.id)
 	return nil
 }
@@ -152,6 +158,7 @@ func serverLogger(cmd *cobra.Command, verbose bool) *slog.Logger {
 
 // explainStart adds what to do to the errors of the operating system that a start can meet.
 func explainStart(err error) error {
+	var damage *lst.Corruption
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return &hinted{err, "stop the process that has the port, or choose another with --listen"}
@@ -159,6 +166,11 @@ func explainStart(err error) error {
 		return &hinted{err, "--listen must name an address of this host"}
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
 		return &hinted{err, "run it as the user who owns the directory, or choose another with --dir"}
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, lst.ErrNoSpace):
+		return &hinted{err, "make room in the file system of --dir, or choose another"}
+	case errors.As(err, &damage):
+		return &hinted{err, fmt.Sprintf("'btrlog lst verify %s' finds all damage; the other nodes have the records: start with an empty --dir, and let each log adopt it "+
+			"('btrlog log replace')", filepath.Dir(damage.File))}
 	}
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -145,20 +144,6 @@ func TestNodeRefusals(t *testing.T) {
 			t.Errorf("node %s ended with code %d, stderr %q", id, res.code, res.err)
 		}
 	}
-}
-
-// A node whose directory is damaged says which file, and ends.
-func TestNodeDamage(t *testing.T) {
-	dir, store := filepath.Join(t.TempDir(), "n"), storeURL(t)
-	p, _ := nodeProcess(t, "n", dir, store)
-	if res := p.end(syscall.SIGTERM); res.code != 0 {
-		t.Fatalf("the node ended with code %d, stderr %q", res.code, res.err)
-	}
-	identity := filepath.Join(dir, "node.json")
-	if err := os.WriteFile(identity, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	bad(t, run(t, "", "node", "--id", "n", "--dir", dir, "--store", store, "--listen", "127.0.0.1:0"), 1, identity, "damaged")
 }
 
 // Garbage on the ports of a node does not disturb it.

@@ -75,6 +75,7 @@ func TestWrongCommandLines(t *testing.T) {
 		{"log list --timeout 0s", []string{"--timeout is 0s; it must be positive"}},
 		{"node", []string{"--store is missing", "file:///"}},
 		{"node --store file:///tmp/x --listen 4460", []string{`--listen: address "4460" is not host:port`}},
+		{"node --store file:///tmp/x --start-timeout 0s", []string{"--start-timeout is 0s; it must be positive"}},
 		{"node x", []string{`unexpected argument "x"`}},
 		{"dev --nodes 0", []string{"--nodes is 0"}},
 		{"dev --nodes 1000000", []string{"--nodes is 1000000"}},
