@@ -189,9 +189,17 @@ func TestQueueStageIsTheWaitForSpace(t *testing.T) {
 // Every metric that is described is there at once, and every one that is there is described.
 func TestClientMetricsAreDescribed(t *testing.T) {
 	c := newCluster(t, "n1", "n2", "n3")
+	client := c.client()
 	have := map[*metrics.Desc]bool{}
-	for _, f := range c.client().Metrics() {
+	for _, f := range client.Metrics() {
 		have[f.Desc] = true
+	}
+	// Counters can be read to the end, by a last scrape for example.
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(client.Metrics()); n != len(have) {
+		t.Errorf("%d metrics after Close, %d before", n, len(have))
 	}
 	for _, d := range btrlog.MetricDescs() {
 		if !have[d] {

@@ -40,8 +40,10 @@ const (
 type collector struct {
 	wg   sync.WaitGroup
 	done map[protocol.LogID]protocol.LSN // trim point up to which a log was collected
+	// blank are the logs that the last round saw promised and without anything, with their promise.
+	blank map[protocol.LogID]protocol.Epoch
 
-	rounds, deleted, expired, failed atomic.Uint64
+	rounds, deleted, expired, failed, forgotten atomic.Uint64
 
 	mu       sync.Mutex
 	lastErr  string
@@ -97,10 +99,21 @@ func (n *Node) collectLoop(ctx context.Context) {
 func (n *Node) collect(ctx context.Context, round uint64) {
 	c := &n.collector
 	seen := make(map[protocol.LogID]bool)
+	before := c.blank
+	c.blank = make(map[protocol.LogID]protocol.Epoch)
 	for _, s := range n.Status().Detail {
 		for i := range s.Logs {
 			l := &s.Logs[i]
 			seen[l.id] = true
+			if l.Activated == 0 && l.Highest == 0 && !l.Deleted {
+				c.blank[l.id] = l.Promised
+				if before[l.id] == l.Promised {
+					if n.collectNote(ctx, l.id, n.forget(ctx, s.Shard, l.id, l.Promised)) != nil {
+						return
+					}
+				}
+				continue // it has nothing in the archive, or there is no log at all
+			}
 			if !turn(l.id, l.peers, n.dir.inc, round) {
 				continue
 			}
@@ -125,6 +138,25 @@ func (n *Node) collect(ctx context.Context, round uint64) {
 		}
 	}
 	c.rounds.Add(1)
+}
+
+// forget has a shard drop the state of a log that does not exist. An open that somebody makes up, and any that was made for
+// a log whose creation failed, would take its room for ever otherwise. The promise is older than this look by a round.
+func (n *Node) forget(ctx context.Context, shard int, id protocol.LogID, promised protocol.Epoch) error {
+	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
+	defer cancel()
+	_, err := n.catalog.LoadByID(ctx, id)
+	switch {
+	case errors.Is(err, meta.ErrDeleted):
+		return nil // it was a log
+	case !errors.Is(err, meta.ErrNotFound):
+		return err
+	}
+	n.collector.forgotten.Add(1)
+	t := n.threads[shard]
+	t.inbox.report(report{key: planKey{log: id}, forget: promised})
+	t.loop.Wake()
+	return nil
 }
 
 // turn says whether this node collects the log in this round. A node of which the log's settings do not speak does so in any.

@@ -86,6 +86,7 @@ type report struct {
 	key     planKey
 	objects []protocol.ArchivedObject
 	err     error
+	forget  protocol.Epoch // not zero: the log of key does not exist, and this is what it was promised
 }
 
 // planFlush sends what is due to the workers.
@@ -183,6 +184,10 @@ func (t *thread) dispatch(now protocol.Time, e *planned, j job) {
 
 // reported takes a worker's report into the batch.
 func (t *thread) reported(now protocol.Time, r *report) {
+	if r.forget != 0 {
+		t.core.Forget(r.key.log, r.forget)
+		return
+	}
 	if r.key.snapshot {
 		t.snapshotReported(now, r)
 		return

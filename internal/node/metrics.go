@@ -49,7 +49,7 @@ var (
 	mFlushQueue = gauge("btrlog_node_flush_queue", "segments", "Segments that wait for a flush worker, and those that one has.")
 	mFlushDue   = gauge("btrlog_node_flush_pending", "segments", "Stretches of committed records that are not archived, due or not.")
 	mFlushes    = counter("btrlog_node_flushes_total", "segments", "Segments written by this node, found in the store instead, and failed tries.", "outcome")
-	mCollected  = counter("btrlog_node_collected_total", "events", "Collection of the archive by this node: objects deleted, trim points moved by retention (expired), logs that a round could not finish (failed).", "event")
+	mCollected  = counter("btrlog_node_collected_total", "events", "Collection of the archive by this node: objects deleted, trim points moved by retention (expired), logs that a round could not finish (failed), promises for logs that do not exist (forgotten).", "event")
 	mHTTP       = gauge("btrlog_node_http_requests", "requests", "Messages over HTTP that are being served.")
 	mHTTPBytes  = gauge("btrlog_node_http_bytes", "bytes", "Memory of their bodies.")
 	mHTTPTotal  = counter("btrlog_node_http_requests_total", "requests", "Messages over HTTP, by outcome.", "outcome")
@@ -115,6 +115,7 @@ func (n *Node) Metrics() []ours.Family {
 	l.Add(mCollected, float64(g.Deleted), "deleted")
 	l.Add(mCollected, float64(g.Expired), "expired")
 	l.Add(mCollected, float64(g.Failed), "failed")
+	l.Add(mCollected, float64(n.collector.forgotten.Load()), "forgotten")
 	t := &n.traffic
 	l.Add(mHTTP, float64(t.requests.Load()))
 	l.Add(mHTTPBytes, float64(t.bytes.Load()))

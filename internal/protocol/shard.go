@@ -71,6 +71,8 @@ type Out struct {
 	// Promises counts the promises of the batch that were raised, Fencings those of them that ended the reign of a writer that
 	// was active here, and Activations the epochs that were activated.
 	Promises, Fencings, Activations int
+	// Forgotten are logs whose state values go in the same commit, before State is written.
+	Forgotten []LogID
 
 	heads []byte
 	state []byte
@@ -79,12 +81,14 @@ type Out struct {
 // Reset empties o and keeps its memory.
 func (o *Out) Reset() {
 	clear(o.Replies)
-	*o = Out{Records: o.Records[:0], State: o.State[:0], Trims: o.Trims[:0], Acks: o.Acks[:0], Replies: o.Replies[:0],
+	*o = Out{Records: o.Records[:0], State: o.State[:0], Trims: o.Trims[:0], Acks: o.Acks[:0], Replies: o.Replies[:0], Forgotten: o.Forgotten[:0],
 		heads: o.heads[:0], state: o.state[:0]}
 }
 
 // Empty reports whether nothing is to be written.
-func (o *Out) Empty() bool { return len(o.Records) == 0 && len(o.State) == 0 && len(o.Trims) == 0 }
+func (o *Out) Empty() bool {
+	return len(o.Records) == 0 && len(o.State) == 0 && len(o.Trims) == 0 && len(o.Forgotten) == 0
+}
 
 // Shard is the node side of the protocol for all logs of one shard.
 //

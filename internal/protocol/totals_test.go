@@ -135,3 +135,46 @@ func TestUnknownLogsAreBounded(t *testing.T) {
 		t.Errorf("%d blank logs after a restart, want %d", s.blank, len(states))
 	}
 }
+
+// Only a log that never had anything is forgotten, and only by the promise that was looked for.
+func TestForget(t *testing.T) {
+	const inc = Incarnation(7)
+	s := NewShard(inc, Rules{})
+	var out Out
+	batch := func(f func()) {
+		out.Reset()
+		f()
+		s.Finish(&out)
+	}
+	batch(func() {
+		s.Step(1, 1, &Open{Log: 1, Epoch: 3}, &out)
+		if s.Forget(1, 3, &out) {
+			t.Error("forgotten in the batch that writes its promise")
+		}
+		s.Step(1, 1, &Open{Log: 2, Epoch: 1}, &out)
+		s.Step(1, 1, &Activate{Log: 2, Epoch: 1, Incarnation: inc, Start: 1, History: History{{1, 1}}, Settings: Settings{Window: 4, SegmentBytes: 1 << 20, Qw: 2}}, &out)
+		s.Step(1, 1, &Drop{Log: 3, Epoch: 1, Incarnation: inc}, &out)
+		// A repair before its activation: the node holds something.
+		s.Step(1, 1, &Open{Log: 4, Epoch: 1}, &out)
+		s.Step(1, 1, &Append{Log: 4, Epoch: 1, Label: 1, Kind: AppendRepair, Incarnation: inc, First: 1, Count: 1, SegStart: 1,
+			Block: AppendRecord(nil, []byte("x"), false)}, &out)
+	})
+	batch(func() {
+		for _, c := range []struct {
+			log      LogID
+			promised Epoch
+			want     bool
+		}{{1, 2, false}, {2, 1, false}, {3, 1, false}, {4, 1, false}, {5, 1, false}, {1, 3, true}, {1, 3, false}} {
+			if got := s.Forget(c.log, c.promised, &out); got != c.want {
+				t.Errorf("forget log %d promised %d: %v", c.log, c.promised, got)
+			}
+		}
+	})
+	if len(out.Forgotten) != 1 || out.Forgotten[0] != 1 || out.Empty() || s.blank != 2 {
+		t.Errorf("forgotten %v, %d blank", out.Forgotten, s.blank)
+	}
+	batch(func() { s.Step(1, 1, &Open{Log: 1, Epoch: 1}, &out) })
+	if r := out.Replies[0].Msg.(*OpenReply); r.Status != StatusOK || r.Promised != 1 {
+		t.Errorf("an open of a forgotten log: %+v", r)
+	}
+}

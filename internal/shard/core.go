@@ -192,6 +192,15 @@ func (c *Core) Archived(now protocol.Time, log protocol.LogID, objects []protoco
 	c.drain()
 }
 
+// Forget drops the state of a log that does not exist (see protocol.Shard.Forget).
+func (c *Core) Forget(log protocol.LogID, promised protocol.Epoch) {
+	if c.err != nil {
+		return
+	}
+	c.begin()
+	c.machine.Forget(log, promised, &c.out)
+}
+
 // Release drops what is archived, the window included, of logs that took no append for at least idle.
 func (c *Core) Release(now protocol.Time, idle protocol.Time) {
 	if c.err != nil {
@@ -393,6 +402,12 @@ const (
 // their trims, which restore makes up for. The other way round, records could be dropped whose archiving is not on
 // record (H5).
 func (c *Core) addStates() error {
+	for _, log := range c.out.Forgotten {
+		for i := range max(1, c.pieces[log]) {
+			c.batch.Delete(c.stateKey(log, i))
+		}
+		delete(c.pieces, log)
+	}
 	total := 0
 	for _, s := range c.out.State {
 		total += len(s.Value)

@@ -30,24 +30,25 @@ const storeRole = "store-process"
 // countsPath answers with the number of requests by method, condition and kind of key, and of each log's record.
 const countsPath = "/manylogs/counts"
 
-// counts are requests that arrived in front of the store, whatever became of them.
+// counts are requests that arrived in front of the store, whatever became of them. Clients have a port of their own.
 type counts struct {
-	Total  map[string]int            `json:"total"`   // "PUT if-match logs", …
-	PerLog map[string]map[string]int `json:"per_log"` // name of the log, then "swaps" (PUT with If-Match) and "reads"
+	Total  map[string]int            `json:"total"`   // "client PUT if-match logs", "node PUT if-absent arch", …
+	PerLog map[string]map[string]int `json:"per_log"` // of clients: name of the log, then "swaps" (PUT with If-Match) and "reads"
 }
 
 // storeProcess serves a store in memory until its standard input ends. It is a process of its own, so that its memory is in
 // nobody's figures, and it counts in front of the store.
 func storeProcess() {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	nodes, err1 := net.Listen("tcp", "127.0.0.1:0")
+	clients, err2 := net.Listen("tcp", "127.0.0.1:0")
+	if err := errors.Join(err1, err2); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	var mu sync.Mutex
 	c := counts{Total: map[string]int{}, PerLog: map[string]map[string]int{}}
 	inner := httpstore.Handler(memory.New(memory.Options{}), "", httpstore.HandlerOptions{})
-	srv := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := func(who string, w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		if r.URL.Path == countsPath {
 			body, _ := json.Marshal(c) // maps of strings and numbers
@@ -55,18 +56,21 @@ func storeProcess() {
 			_, _ = w.Write(body)
 			return
 		}
-		c.note(r)
+		c.note(who, r)
 		mu.Unlock()
 		inner.ServeHTTP(w, r)
-	})}
-	srv.Protocols.SetHTTP1(true)
-	srv.Protocols.SetUnencryptedHTTP2(true)
-	go srv.Serve(l)
-	fmt.Println("http://" + l.Addr().String())
+	}
+	for who, l := range map[string]net.Listener{"node": nodes, "client": clients} {
+		srv := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler(who, w, r) })}
+		srv.Protocols.SetHTTP1(true)
+		srv.Protocols.SetUnencryptedHTTP2(true)
+		go srv.Serve(l)
+	}
+	fmt.Printf("http://%s http://%s\n", nodes.Addr(), clients.Addr())
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-func (c *counts) note(r *http.Request) {
+func (c *counts) note(who string, r *http.Request) {
 	key, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), httpstore.Path))
 	if err != nil {
 		key = r.URL.Path
@@ -81,8 +85,8 @@ func (c *counts) note(r *http.Request) {
 	if key == "" {
 		class = "list"
 	}
-	c.Total[what+" "+class]++
-	if class != "logs" {
+	c.Total[who+" "+what+" "+class]++
+	if class != "logs" || who != "client" {
 		return
 	}
 	name := strings.TrimSuffix(rest, ".json")
@@ -118,9 +122,10 @@ func (c *counts) since(old *counts) *counts {
 
 // cluster is the processes.
 type cluster struct {
-	storeURL string
-	nodes    []*nodeProcess
-	stops    []func()
+	storeURL  string
+	clientURL string
+	nodes     []*nodeProcess
+	stops     []func()
 }
 
 type nodeProcess struct {
@@ -145,7 +150,9 @@ func (o *options) start(ctx context.Context, nodes, shards int) (*cluster, error
 	if err != nil {
 		return nil, errors.Join(err, c.stop())
 	}
-	c.storeURL = strings.TrimSpace(line)
+	if _, err := fmt.Sscan(line, &c.storeURL, &c.clientURL); err != nil {
+		return nil, errors.Join(err, c.stop())
+	}
 	for i := range nodes {
 		n := &nodeProcess{id: fmt.Sprintf("n%d", i+1)}
 		n.dir = filepath.Join(o.dir, n.id)
@@ -181,7 +188,7 @@ func (c *cluster) stop() error {
 }
 
 func (c *cluster) connect(ctx context.Context) (*btrlog.Client, error) {
-	return btrlog.Connect(ctx, btrlog.Config{StoreURL: c.storeURL, Name: "manylogs", Timeout: time.Minute})
+	return btrlog.Connect(ctx, btrlog.Config{StoreURL: c.clientURL, Name: "manylogs", Timeout: time.Minute})
 }
 
 func get(address, path string) ([]byte, error) {
@@ -270,6 +277,22 @@ func memoryOf(pid int) (resident, peak int64, err error) {
 		}
 	}
 	return resident, peak, nil
+}
+
+// processorTime reads how long a process has run on a processor. The kernel counts in hundredths of a second.
+func processorTime(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat: %q", pid, text)
+	}
+	user, err1 := strconv.ParseInt(fields[11], 10, 64)
+	system, err2 := strconv.ParseInt(fields[12], 10, 64)
+	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)
 }
 
 // segmentFiles counts the files of the engine below a node's directory, by shard.

@@ -35,6 +35,9 @@ type usage struct {
 	HeapPerLog int64 `json:"heap_per_log"`
 	// SettledSeconds is how long after the last append the resident memory first was within a tenth of its lowest.
 	SettledSeconds float64 `json:"settled_seconds"`
+	// IdlePercent is the processor time of the idle process, in percent of one core; on the client with the garbage collections of
+	// the measurement.
+	IdlePercent float64 `json:"idle_cpu_percent"`
 }
 
 const idleBound = 64 << 10
@@ -44,6 +47,7 @@ type idleProbe struct {
 	heap func() (int64, error)
 	usage
 	seen []int64
+	cpu  time.Duration // when it was idle first
 }
 
 func (p *idleProbe) before() (err error) {
@@ -149,6 +153,12 @@ func (o *options) idle(ctx context.Context) (any, error) {
 	fmt.Fprintf(os.Stderr, "%d logs are open after %.0f s; idle for %v\n", o.logs, res.CreateSeconds+res.OpenSeconds, o.settle)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	for _, p := range probes {
+		if p.cpu, err = processorTime(p.pid); err != nil {
+			return nil, err
+		}
+	}
+	idleSince := time.Now()
 	for began := time.Now(); ; {
 		for _, p := range probes {
 			if err := p.look(); err != nil {
@@ -163,6 +173,13 @@ func (o *options) idle(ctx context.Context) (any, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
+	}
+	for _, p := range probes {
+		cpu, err := processorTime(p.pid)
+		if err != nil {
+			return nil, err
+		}
+		p.IdlePercent = 100 * float64(cpu-p.cpu) / float64(time.Since(idleSince))
 	}
 	runtime.KeepAlive(writers)
 	res.Client, res.Passed = probes[0].result(o.logs, every), true

@@ -56,7 +56,7 @@ func run() error {
 	f.IntVar(&o.logs, "logs", 0, "logs (default 10000 for idle, 1000 for takeover)")
 	f.IntVar(&o.shards, "shards", 0, "shards of each node (default 1; 2 for neighbour)")
 	f.DurationVar(&o.settle, "settle", 4*time.Minute, "idle: how long memory may take to return")
-	f.DurationVar(&o.block, "block", 2*time.Second, "neighbour: length of a block")
+	f.DurationVar(&o.block, "block", time.Second, "neighbour: length of a block; all of them together write some GB below -dir and into the memory of the store")
 	f.IntVar(&o.blocks, "blocks", 20, "neighbour: blocks of each kind, interleaved")
 	f.IntVar(&o.recordBytes, "record", 4096, "neighbour: bytes of a record of the firehose")
 	f.IntVar(&o.quiet, "quiet", 100, "neighbour: quiet logs")

@@ -14,9 +14,9 @@ type takeoverResult struct {
 	Width   int     `json:"at_a_time"`
 	Seconds float64 `json:"seconds"` // from the first OpenWriter to the last one's return
 	PerLog  float64 `json:"milliseconds_per_log"`
-	// Requests are those that arrived at the object store meanwhile, by method, condition and kind of key.
+	// Requests are those that arrived at the object store meanwhile, by sender, method, condition and kind of key.
 	Requests map[string]int `json:"requests"`
-	// SwapsPerLog and ReadsPerLog: how many logs had so many compare-and-swaps and reads of their record.
+	// SwapsPerLog and ReadsPerLog: how many logs had so many compare-and-swaps and reads of their record by the client.
 	SwapsPerLog map[int]int `json:"logs_by_swaps"`
 	ReadsPerLog map[int]int `json:"logs_by_reads"`
 	Passed      bool        `json:"passed"` // every tail was found; two swaps and one read at most of each log
