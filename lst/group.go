@@ -88,7 +88,7 @@ func (s *Store) handOn() {
 // memory. ok is false if something else has to be done first, and nothing was.
 func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 	if len(b.ops) > 0 {
-		s.ix.byID.prefetch(&b.ops[0].stream) // here when the checksums are done
+		s.ix.byID.prefetch(&b.ops[0].stream) // here when the lock is taken
 	}
 	s.mu.Lock()
 	need := int64(len(b.frame))
@@ -102,6 +102,7 @@ func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 	}
 	at := mkpos(s.active.head.number, s.nextOff)
 	if len(b.ops) > 0 {
+		s.ix.byID.prefetchStream(&b.ops[0].stream) // here when the checksums are done
 		b.bind(b.frame, s.durable, at, s.active.head.salt)
 	}
 	if err := s.check(b); err != nil {

@@ -1,6 +1,7 @@
 package lst
 
 import (
+	"encoding/binary"
 	"sync"
 	"sync/atomic"
 )
@@ -27,7 +28,7 @@ type index struct {
 	liveLast     *segLive
 	records      int64
 	bytes        int64
-	dirtyStreams []*stream
+	dirtyStreams []dirtyStream
 	dirtyKVs     []*kvEntry
 	seal         []sealItem
 	sealMem      []sealItem // the memory of seal
@@ -100,7 +101,7 @@ func (x *index) touch(st *stream, base uint64) {
 	}
 	if !st.dirty {
 		st.dirty = true
-		x.dirtyStreams = append(x.dirtyStreams, st)
+		x.dirtyStreams = append(x.dirtyStreams, dirtyStream{binary.BigEndian.Uint64(st.id[:]), st})
 	}
 }
 

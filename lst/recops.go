@@ -1,6 +1,9 @@
 package lst
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // recOp is one operation found on the walk over the log's end. Records are kept as
 // places, not bytes, so that an interval of millions of records stays small.
@@ -53,6 +56,9 @@ func (c *recOps) batch(body []byte, at pos) error {
 		}
 		if o.seq > 1<<63 {
 			return fmt.Errorf("sequence %d is above 2^63", o.seq)
+		}
+		if len(c.ops) == cap(c.ops) {
+			c.ops = slices.Grow(c.ops, max(1024, len(c.ops))) // append alone would copy millions of them five times
 		}
 		c.ops = append(c.ops, o)
 		return nil

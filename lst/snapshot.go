@@ -1,7 +1,6 @@
 package lst
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 )
@@ -74,7 +73,9 @@ type snapState struct {
 	running   bool
 	base      bool
 	replay    pos
-	streams   []*stream
+	streams   []dirtyStream
+	ahead     []*stream // the next of them, in order, taken out to be fetched from memory together
+	aheadMem  [16]*stream
 	kvs       []*kvEntry
 	curStream *stream // being written, from leaf curBase on
 	curBase   uint64
@@ -125,7 +126,7 @@ func (s *Store) snapBegin() {
 	s.sinceRecords, s.sinceBytes = 0, 0
 	n.base = n.last.at == 0 || n.wantBase || n.deltas >= baseAtMostEvery || n.deltaBytes >= 4*n.baseBytes+(64<<10) ||
 		n.deltas >= baseEvery && n.deltaBytes >= n.baseBytes/2
-	n.streams, s.ix.dirtyStreams = s.ix.dirtyStreams, n.streams[:0]
+	n.streams, s.ix.dirtyStreams, n.ahead = s.ix.dirtyStreams, n.streams[:0], n.ahead[:0]
 	n.kvs, s.ix.dirtyKVs = s.ix.dirtyKVs, n.kvs[:0]
 	n.curStream, n.key, n.inStreams = nil, nil, false
 	heapify(n.streams, streamBefore)
@@ -134,6 +135,7 @@ func (s *Store) snapBegin() {
 		// A base visits everything; the lists only have to be marked clean, which
 		// visiting does. What is deleted is not visited and needs no entry.
 		n.wantBase = false
+		clear(n.streams)
 		n.streams, n.kvs = n.streams[:0], n.kvs[:0]
 	}
 }
@@ -231,8 +233,11 @@ func (s *Store) writeEntry(b []byte) ([]byte, bool) {
 	if !n.inStreams {
 		n.inStreams, n.key = true, n.key[:0]
 	}
-	for len(n.streams) > 0 {
-		st := heapPop(&n.streams, streamBefore)
+	for {
+		st := n.nextStream()
+		if st == nil {
+			return b, true
+		}
 		if !st.dirty {
 			continue
 		}
@@ -245,45 +250,6 @@ func (s *Store) writeEntry(b []byte) ([]byte, bool) {
 		n.curBase = st.dirtyFrom
 		return s.writeStream(b, st), false
 	}
-	return b, true
-}
-
-// Deltas are written in key order, so that a restart finds an entry without
-// reading all pieces. A heap spreads the sorting over the writes that carry them.
-func streamBefore(a, b *stream) bool { return bytes.Compare(a.id[:], b.id[:]) < 0 }
-func kvBefore(a, b *kvEntry) bool    { return a.key < b.key }
-
-func heapify[T any](h []T, before func(a, b T) bool) {
-	for i := len(h)/2 - 1; i >= 0; i-- {
-		siftDown(h, i, before)
-	}
-}
-
-func siftDown[T any](h []T, i int, before func(a, b T) bool) {
-	for {
-		k := 2*i + 1
-		if k >= len(h) {
-			return
-		}
-		if k+1 < len(h) && before(h[k+1], h[k]) {
-			k++
-		}
-		if !before(h[k], h[i]) {
-			return
-		}
-		h[i], h[k] = h[k], h[i]
-		i = k
-	}
-}
-
-func heapPop[T any](h *[]T, before func(a, b T) bool) T {
-	old := *h
-	top, n := old[0], len(old)-1
-	old[0] = old[n]
-	clear(old[n:])
-	*h = old[:n]
-	siftDown(*h, 0, before)
-	return top
 }
 
 // again makes this snapshot write the whole of a stream that was created under

@@ -63,6 +63,24 @@ func (t *streamTable) prefetch(id *StreamID) {
 	}
 }
 
+// prefetchStream asks for the stream that get will most probably find.
+func (t *streamTable) prefetchStream(id *StreamID) {
+	m := t.mem.Load()
+	if m == nil {
+		return
+	}
+	h := m.hash(id)
+	for i := h & m.mask; ; i = (i + 1) & m.mask {
+		switch s := &m.slots[i]; s.hash.Load() {
+		case h:
+			prefetch(unsafe.Pointer(s.st.Load()))
+			return
+		case 0:
+			return
+		}
+	}
+}
+
 // put adds a stream, or takes the place of the one with its id. Writer only.
 func (t *streamTable) put(st *stream) {
 	m := t.mem.Load()

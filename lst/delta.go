@@ -1,0 +1,86 @@
+package lst
+
+import (
+	"bytes"
+	"unsafe"
+)
+
+// nextStream is the next stream of a delta, nil at the end. Some are taken at a time,
+// and what writing them looks at is asked for in rounds.
+func (n *snapState) nextStream() *stream {
+	if len(n.ahead) == 0 {
+		n.ahead = n.aheadMem[:0]
+		for len(n.streams) > 0 && len(n.ahead) < cap(n.ahead) {
+			st := heapPop(&n.streams, streamBefore).st
+			prefetch(unsafe.Pointer(st))
+			prefetch(unsafe.Pointer(&st.trim))
+			n.ahead = append(n.ahead, st)
+		}
+		for _, st := range n.ahead {
+			if st.tail != nil {
+				prefetch(unsafe.Pointer(st.tail))
+				prefetch(unsafe.Pointer(&st.tail.clean))
+			}
+			if st.run != nil {
+				prefetch(unsafe.Pointer(&st.run[(st.eof.Load()-1)&(leafSlots-1)]))
+			}
+		}
+		if len(n.ahead) == 0 {
+			return nil
+		}
+	}
+	st := n.ahead[0]
+	n.ahead[0] = nil
+	n.ahead = n.ahead[1:]
+	return st
+}
+
+// dirtyStream is a stream and the beginning of its id: comparing ids in memory would
+// be a cache miss each.
+type dirtyStream struct {
+	key uint64
+	st  *stream
+}
+
+// Deltas are written in key order, so that a restart finds an entry without
+// reading all pieces. A heap spreads the sorting over the writes that carry them.
+func streamBefore(a, b dirtyStream) bool {
+	if a.key != b.key {
+		return a.key < b.key
+	}
+	return bytes.Compare(a.st.id[:], b.st.id[:]) < 0
+}
+func kvBefore(a, b *kvEntry) bool { return a.key < b.key }
+
+func heapify[T any](h []T, before func(a, b T) bool) {
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		siftDown(h, i, before)
+	}
+}
+
+func siftDown[T any](h []T, i int, before func(a, b T) bool) {
+	for {
+		k := 2*i + 1
+		if k >= len(h) {
+			return
+		}
+		if k+1 < len(h) && before(h[k+1], h[k]) {
+			k++
+		}
+		if !before(h[k], h[i]) {
+			return
+		}
+		h[i], h[k] = h[k], h[i]
+		i = k
+	}
+}
+
+func heapPop[T any](h *[]T, before func(a, b T) bool) T {
+	old := *h
+	top, n := old[0], len(old)-1
+	old[0] = old[n]
+	clear(old[n:])
+	*h = old[:n]
+	siftDown(*h, 0, before)
+	return top
+}
