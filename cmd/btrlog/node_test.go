@@ -2,13 +2,18 @@ package main_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/btrlog/btrlog/internal/wire"
 )
 
 // nodeProcess starts 'btrlog node' and returns it with its address.
@@ -146,32 +151,70 @@ func TestNodeRefusals(t *testing.T) {
 	}
 }
 
-// Garbage on the ports of a node does not disturb it.
+// Garbage on the ports of a node does not disturb it: bytes, packets of other clusters and versions, and damaged ones of its own. It counts them.
 func TestNodeGarbage(t *testing.T) {
 	store := storeURL(t)
 	p, address := nodeProcess(t, "n", filepath.Join(t.TempDir(), "n"), store)
 	good(t, "", "log", "--store", store, "create", "--n", "1", "l")
+	good(t, "kept\n", "log", "--store", store, "append", "l")
+	type counts struct{ BadPackets, OtherCluster, OtherVersion int }
+	var s struct {
+		Cluster string                      `json:"cluster_id"`
+		Shards  []struct{ Counters counts } `json:"shard_status"`
+	}
+	nodeStatus(t, address, &s)
+	cluster, err := strconv.ParseUint(s.Cluster, 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
 	udp, err := net.Dial("udp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer udp.Close()
-	for n := range 1400 {
-		if _, err := udp.Write([]byte(strings.Repeat("\xb7", n))); err != nil {
+	send := func(packet []byte) {
+		t.Helper()
+		if _, err := udp.Write(packet); err != nil {
 			t.Fatal(err)
 		}
 	}
-	tcp, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
+	r := rand.New(rand.NewPCG(5, 6))
+	for n := range 1400 {
+		send([]byte(strings.Repeat("\xb7", n)))
+		// The beginning of a packet, and behind it anything.
+		version, to := byte(wire.Version), cluster
+		switch n % 3 {
+		case 1:
+			version += 1 + byte(r.IntN(200))
+		case 2:
+			to ^= 1 + r.Uint64N(1<<60)
+		}
+		packet := append([]byte("BTRL"), version, 0, 0, 0)
+		packet = binary.LittleEndian.AppendUint64(packet, to)
+		send(append(packet, randomBytes(r, wire.HeaderBytes+n)...))
 	}
-	if _, err := tcp.Write([]byte(strings.Repeat("\xb7", 4096))); err != nil {
-		t.Fatal(err)
+	for _, body := range [][]byte{[]byte(strings.Repeat("\xb7", 4096)), []byte("POST /btrlog/v1/message HTTP/1.1\r\nHost: n\r\nContent-Length: 40\r\n\r\n" + strings.Repeat("\xff", 40)),
+		[]byte("POST /btrlog/v1/message HTTP/1.1\r\nHost: n\r\nContent-Length: 99999999999\r\n\r\n")} {
+		tcp, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tcp.Write(body); err != nil {
+			t.Fatal(err)
+		}
+		tcp.Close()
 	}
-	tcp.Close()
-	if got := good(t, "x\n", "log", "--nodes", address, "append", "l"); got != "appended 1 record, LSN 1, committed\n" {
+	if got := good(t, "x\n", "log", "--nodes", address, "append", "l"); got != "appended 1 record, LSN 2, committed\n" {
 		t.Errorf("append says %q", got)
 	}
+	if got := good(t, "", "log", "--nodes", address, "cat", "--lines", "l"); got != "kept\nx\n" {
+		t.Errorf("the log holds %q", got)
+	}
+	eventually(t, "all kinds of garbage are counted", func() bool {
+		nodeStatus(t, address, &s)
+		c := s.Shards[0].Counters
+		return c.BadPackets > 0 && c.OtherCluster > 0 && c.OtherVersion > 0
+	})
 	if res := p.end(syscall.SIGTERM); res.code != 0 {
 		t.Errorf("the node ended with code %d, stderr %q", res.code, res.err)
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -52,6 +54,11 @@ func simVerb(verb string, seeds int, short, long, example string) *cobra.Command
 		if verb == "run" && !asJSON {
 			fmt.Fprintln(cmd.OutOrStdout(), "counts of all seeds together; 'btrlog sim run --help' explains them")
 		}
+		// The simulator looks at no clock and no signal, so it is ended from outside: it has nothing to leave in order.
+		stop := context.AfterFunc(cmd.Context(), func() {
+			os.Exit(report(cmd.ErrOrStderr(), cmd, errInterrupted))
+		})
+		defer stop()
 		args := []string{verb, fmt.Sprintf("-seeds=%d", seeds), fmt.Sprintf("-from=%d", from), fmt.Sprintf("-v=%t", verbose), fmt.Sprintf("-json=%t", asJSON), "-only=" + only}
 		if code := sim.Main(args, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
 			return &exitError{code}

@@ -203,6 +203,15 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// Ctrl-C ends the simulator, which looks at no signal, at the first press.
+func TestInterruptedSim(t *testing.T) {
+	p := mustStart(t, command(context.Background(), "sim", "run", "--seeds", "1000000"))
+	if _, err := p.firstLine(); err != nil {
+		t.Fatal(err)
+	}
+	bad(t, p.end(syscall.SIGINT), 1, "btrlog: interrupted\n")
+}
+
 func TestSimHook(t *testing.T) {
 	// All but the last line, which gives times, is the same for the same seeds.
 	figures := func() string {
