@@ -16,6 +16,8 @@ import (
 type Retention struct {
 	Before time.Time // what the store has had since before this time
 	Bytes  int64     // the oldest beyond this many bytes of objects
+	// Lost are the log's lost ranges: no object will ever hold them, and what lies behind them is not kept because of them.
+	Lost protocol.LostRanges
 }
 
 // Expired returns the trim point that a retention asks for: the LSN at which what is to be kept begins. It is never above
@@ -41,7 +43,7 @@ func (a *Archive) Expired(ctx context.Context, log protocol.LogID, trimBefore pr
 	slices.SortFunc(objects, func(a, b held) int { return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(b.last, a.last)) })
 
 	// What is proven without a hole, and each byte of it once: an object inside another one adds nothing.
-	proven := trimBefore - 1
+	proven := r.settled(trimBefore - 1)
 	var bytes int64
 	once := objects[:0:0]
 	for _, o := range objects {
@@ -51,7 +53,7 @@ func (a *Archive) Expired(ctx context.Context, log protocol.LogID, trimBefore pr
 		if o.first > proven+1 {
 			break
 		}
-		proven = o.last
+		proven = r.settled(o.last)
 		bytes += o.size
 		once = append(once, o)
 	}
@@ -81,6 +83,17 @@ func (a *Archive) Expired(ctx context.Context, log protocol.LogID, trimBefore pr
 		point = max(point, aged)
 	}
 	return min(point, proven+1), nil
+}
+
+// settled returns the LSN up to which there is nothing to prove behind a proven one.
+func (r *Retention) settled(proven protocol.LSN) protocol.LSN {
+	for {
+		l, ok := r.Lost.At(proven + 1)
+		if !ok {
+			return proven
+		}
+		proven = l.To
+	}
 }
 
 // LogIDs iterates over the logs that have anything in the archive, at one request for each. It ends after an error.

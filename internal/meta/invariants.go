@@ -20,6 +20,9 @@ func (r *LogRecord) validate() error {
 	if err := r.History.Validate(); err != nil {
 		return err
 	}
+	if err := r.LostRanges().Validate(); err != nil {
+		return err
+	}
 	last := r.History.Last()
 	switch {
 	case r.ID == 0:
@@ -36,6 +39,10 @@ func (r *LogRecord) validate() error {
 		return fmt.Errorf("ensemble %q with a history of %d entries: they are written together", r.Ensemble, len(r.History))
 	case len(r.History) > protocol.MaxHistory:
 		return fmt.Errorf("history has %d entries, the limit is %d: trim the log", len(r.History), protocol.MaxHistory)
+	case len(r.Lost) > 0 && r.Lost[len(r.Lost)-1].To >= last.Start:
+		return fmt.Errorf("LSN %d is lost, and the epoch that was opened last began at %d", r.Lost[len(r.Lost)-1].To, last.Start)
+	case slices.ContainsFunc(r.Lost, func(l LostRange) bool { return l.Epoch > last.Epoch }):
+		return fmt.Errorf("a loss was accepted at an epoch above %d, which was opened last", last.Epoch)
 	case r.TrimBefore < 1 || r.TrimBefore > protocol.MaxLSN:
 		return fmt.Errorf("trim point is %d", r.TrimBefore)
 	case r.Revision < 1 || r.Write == "":
@@ -75,6 +82,9 @@ func (r *LogRecord) follows(old *LogRecord) error {
 	if err := r.followsEpoch(old); err != nil {
 		return err
 	}
+	if err := r.followsLost(old); err != nil {
+		return err
+	}
 	if r.TrimBefore < old.TrimBefore {
 		return fmt.Errorf("trim point falls from %d to %d", old.TrimBefore, r.TrimBefore)
 	}
@@ -82,7 +92,7 @@ func (r *LogRecord) follows(old *LogRecord) error {
 }
 
 func (r *LogRecord) isNew() error {
-	if r.State != Live || r.Epoch != 0 || r.Ensemble != "" || len(r.History) != 0 || r.TrimBefore != 1 {
+	if r.State != Live || r.Epoch != 0 || r.Ensemble != "" || len(r.History) != 0 || r.TrimBefore != 1 || len(r.Lost) != 0 {
 		return fmt.Errorf("a new log has a state %q, epoch %d, ensemble %q, history of %d entries, trim point %d",
 			r.State, r.Epoch, r.Ensemble, len(r.History), r.TrimBefore)
 	}
@@ -91,7 +101,7 @@ func (r *LogRecord) isNew() error {
 
 func (r *LogRecord) onlyStateChanges(old *LogRecord) error {
 	if r.Epoch != old.Epoch || r.OpenNonce != old.OpenNonce || r.Ensemble != old.Ensemble || !slices.Equal(r.History, old.History) ||
-		r.TrimBefore != old.TrimBefore || r.Options != old.Options {
+		r.TrimBefore != old.TrimBefore || !sameLost(r.Lost, old.Lost) || r.Options != old.Options {
 		return fmt.Errorf("a deletion changes more than the state")
 	}
 	return nil
@@ -149,4 +159,26 @@ func prunedHistory(h protocol.History, trim protocol.LSN) protocol.History {
 		}
 	}
 	return h[keep:]
+}
+
+// followsLost: what was lost stays lost until it is trimmed, and only an install accepts a loss, in its own epoch.
+func (r *LogRecord) followsLost(old *LogRecord) error {
+	installed := protocol.Epoch(0)
+	if last := r.History.Last(); last != old.History.Last() {
+		installed = last.Epoch
+	}
+	rest := slices.DeleteFunc(slices.Clone(r.Lost), func(l LostRange) bool { return installed != 0 && l.Epoch == installed })
+	if !sameLost(rest, old.Lost) && (installed != 0 || !sameLost(rest, prunedLost(old.Lost, r.TrimBefore))) {
+		return fmt.Errorf("lost ranges change otherwise than by an open's own or by a trim")
+	}
+	return nil
+}
+
+func sameLost(a, b []LostRange) bool {
+	return slices.EqualFunc(a, b, func(x, y LostRange) bool { return x.Lost == y.Lost && x.At.Equal(y.At) })
+}
+
+// prunedLost drops the ranges below a trim point: what is trimmed needs no other reason to be gone.
+func prunedLost(l []LostRange, trim protocol.LSN) []LostRange {
+	return slices.DeleteFunc(slices.Clone(l), func(l LostRange) bool { return l.To < trim })
 }

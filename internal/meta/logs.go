@@ -106,7 +106,7 @@ type claimJSON struct {
 
 func (*claimJSON) limit() int64 { return maxSmallBytes }
 func (j *claimJSON) decode(body []byte) error {
-	if err := strict(body, j); err != nil {
+	if err := strict(body, j, firstVersion); err != nil {
 		return err
 	}
 	return CheckName(j.Name)
@@ -130,7 +130,7 @@ func (c *Catalog) claimID(ctx context.Context, w what, name string) (protocol.Lo
 		if id == 0 {
 			continue
 		}
-		created, err := c.createOnce(ctx, w, c.idKey(id), claimJSON{FormatVersion, hex64(id), name, c.Nonce(), c.cfg.Now().UTC()})
+		created, err := c.createOnce(ctx, w, c.idKey(id), claimJSON{firstVersion, hex64(id), name, c.Nonce(), c.cfg.Now().UTC()})
 		if err != nil {
 			return 0, err
 		}
@@ -142,7 +142,7 @@ func (c *Catalog) claimID(ctx context.Context, w what, name string) (protocol.Lo
 }
 
 func (c *Catalog) markDeleted(ctx context.Context, w what, old *LogRecord) error {
-	_, err := c.createOnce(ctx, w, c.deletedKey(old.ID), claimJSON{FormatVersion, hex64(old.ID), old.Name, c.Nonce(), c.cfg.Now().UTC()})
+	_, err := c.createOnce(ctx, w, c.deletedKey(old.ID), claimJSON{firstVersion, hex64(old.ID), old.Name, c.Nonce(), c.cfg.Now().UTC()})
 	return err
 }
 
@@ -332,13 +332,15 @@ type Install struct {
 	Owner    Owner        // from RaiseEpoch
 	Ensemble string       // id, from PutEnsemble
 	Start    protocol.LSN // R: the first LSN of the owner's epoch
+	// Lost is what the open gave up (P5): of the owner's epoch, below Start. It joins the record's lost ranges.
+	Lost protocol.LostRanges
 	// N, Qw and Zones of the new ensemble; zero N leaves all three as they are (P11).
 	N, Qw, Zones int
 	// Known, if not nil, is a version of the record that was read or written before.
 	Known *Log
 }
 
-// Install records that the owner's repair is complete: ensemble and history entry in one compare-and-swap (P7). Only when it has returned nil may
+// Install records that the owner's repair is complete: ensemble, history entry and what was lost in one compare-and-swap (P7). Only when it has returned nil may
 // Activate go out; earlier, a crash leaves nodes that void records by a history that nobody can look up (trace H1).
 // Errors: ErrFenced if the owner does not stand any more; ErrNotFound if the log is deleted; ErrInvalid; ErrCorrupt; ErrUnavailable;
 // ErrUnknown.
@@ -369,6 +371,9 @@ func (c *Catalog) Install(ctx context.Context, name string, in Install) (Log, er
 		if next.History, err = old.History.Add(in.Owner.Epoch, in.Start); err != nil {
 			return nil, w.err(ErrInvalid, err)
 		}
+		if next.Lost, err = old.withLost(in.Lost, c.cfg.Now().UTC()); err != nil {
+			return nil, w.err(ErrInvalid, err)
+		}
 		next.Ensemble = in.Ensemble
 		if in.N != 0 {
 			next.Options.N, next.Options.Qw, next.Options.Zones = in.N, in.Qw, in.Zones
@@ -389,6 +394,7 @@ func (c *Catalog) Trim(ctx context.Context, name string, id protocol.LogID, befo
 		if len(next.History) > pruneHistoryAbove {
 			next.History = prunedHistory(next.History, before)
 		}
+		next.Lost = prunedLost(next.Lost, before)
 		return true
 	})
 }

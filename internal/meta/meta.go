@@ -35,13 +35,22 @@ import (
 	"github.com/btrlog/btrlog/objstore"
 )
 
-// FormatVersion is the version of every record that this program writes. It reads no newer one.
-const FormatVersion = 1
+// FormatVersion is the newest version of a record that this program writes and reads. A record is written with the lowest
+// version that can say what it says, so that an older program goes on with all records but those it must not touch.
+//
+//	1  all kinds
+//	2  the record of a log with lost ranges
+const FormatVersion = 2
+
+const (
+	firstVersion = 1
+	lostVersion  = 2
+)
 
 // Limits.
 const (
-	// maxLogBytes bounds a log's record: MaxHistory entries of about 45 bytes each, and the rest.
-	maxLogBytes = 4 << 20
+	// maxLogBytes bounds a log's record: MaxHistory entries of about 60 bytes each, MaxLost ranges, and the rest.
+	maxLogBytes = 5 << 20
 	// maxSmallBytes bounds all other records.
 	maxSmallBytes = 64 << 10
 	// maxAttempts bounds the tries of one call whose context has no deadline; with the pauses between them it is

@@ -41,12 +41,12 @@ func (r *ClusterRecord) stamp(nonce string, c *Catalog, _ *ClusterRecord) {
 	r.Write, r.Created = nonce, c.cfg.Now().UTC()
 }
 func (r *ClusterRecord) encode() ([]byte, error) {
-	return json.MarshalIndent(clusterJSON{FormatVersion, hex64(r.ID), r.Created, r.Write}, "", " ")
+	return json.MarshalIndent(clusterJSON{firstVersion, hex64(r.ID), r.Created, r.Write}, "", " ")
 }
 
 func (r *ClusterRecord) decode(body []byte) error {
 	var j clusterJSON
-	if err := strict(body, &j); err != nil {
+	if err := strict(body, &j, firstVersion); err != nil {
 		return err
 	}
 	*r = ClusterRecord{uint64(j.ID), j.Created, j.Write}
@@ -141,13 +141,13 @@ func (r *NodeRecord) stamp(nonce string, c *Catalog, old *NodeRecord) {
 }
 
 func (r *NodeRecord) encode() ([]byte, error) {
-	return json.MarshalIndent(nodeJSON{FormatVersion, r.ID, hex64(r.Incarnation), r.UDP, r.HTTP, r.Zone, r.Shards, r.State, r.Start,
+	return json.MarshalIndent(nodeJSON{firstVersion, r.ID, hex64(r.Incarnation), r.UDP, r.HTTP, r.Zone, r.Shards, r.State, r.Start,
 		r.Updated, r.Revision, r.Write}, "", " ")
 }
 
 func (r *NodeRecord) decode(body []byte) error {
 	var j nodeJSON
-	if err := strict(body, &j); err != nil {
+	if err := strict(body, &j, firstVersion); err != nil {
 		return err
 	}
 	*r = NodeRecord{j.ID, protocol.Incarnation(j.Incarnation), j.UDP, j.HTTP, j.Zone, j.Shards, j.State, j.Start, j.Updated, j.Revision, j.Write}
@@ -329,7 +329,7 @@ func (*ensembleJSON) encode() ([]byte, error) {
 	return nil, fmt.Errorf("an ensemble is never replaced")
 }
 func (*ensembleJSON) follows(*ensembleJSON) error { return fmt.Errorf("an ensemble is never replaced") }
-func (j *ensembleJSON) decode(body []byte) error  { return strict(body, j) }
+func (j *ensembleJSON) decode(body []byte) error  { return strict(body, j, firstVersion) }
 
 // isEnsembleID checks the form of an ensemble's id: 32 hex digits.
 func isEnsembleID(id string) bool {
@@ -375,7 +375,7 @@ func (c *Catalog) PutEnsemble(ctx context.Context, e protocol.Ensemble) (string,
 	if known {
 		return id, e, nil
 	}
-	j := ensembleJSON{Format: FormatVersion}
+	j := ensembleJSON{Format: firstVersion}
 	for _, m := range e {
 		j.Members = append(j.Members, memberJSON{m.Node, hex64(m.Incarnation), m.Zone})
 	}

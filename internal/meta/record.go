@@ -70,10 +70,48 @@ type LogRecord struct {
 	History  protocol.History
 	Options  Options
 	// TrimBefore is the trim point: LSNs below it are trimmed. It is at least 1.
-	TrimBefore       protocol.LSN
+	TrimBefore protocol.LSN
+	// Lost are the ranges that opens gave up with their owner's consent (P5), ascending and disjoint; those below the trim point
+	// are forgotten.
+	Lost             []LostRange
 	Created, Updated time.Time
 	Revision         int64  // number of writes of this object
 	Write            string // nonce of the last write (M2)
+}
+
+// LostRange is one lost range of a log's record.
+type LostRange struct {
+	protocol.Lost
+	At time.Time // when the loss was accepted
+}
+
+// LostRanges are the lost ranges as the protocol has them.
+func (r *LogRecord) LostRanges() protocol.LostRanges {
+	var out protocol.LostRanges
+	for _, l := range r.Lost {
+		out = append(out, l.Lost)
+	}
+	return out
+}
+
+// withLost returns the lost ranges with more of them.
+func (r *LogRecord) withLost(more protocol.LostRanges, at time.Time) ([]LostRange, error) {
+	all, err := r.LostRanges().With(more)
+	if err != nil || len(more) == 0 {
+		return r.Lost, err
+	}
+	times := make(map[protocol.LSN]time.Time, len(r.Lost))
+	for _, l := range r.Lost {
+		times[l.From] = l.At
+	}
+	out := make([]LostRange, len(all))
+	for i, l := range all {
+		out[i] = LostRange{l, at}
+		if t, old := times[l.From]; old {
+			out[i].At = t
+		}
+	}
+	return out, nil
 }
 
 // Owner is an open's claim to a log: what RaiseEpoch won, and what Install and later writes demand.
@@ -144,10 +182,19 @@ type logJSON struct {
 	History    protocol.History `json:"history"`
 	Options    optionsJSON      `json:"options"`
 	TrimBefore protocol.LSN     `json:"trim_before"`
+	Lost       []lostJSON       `json:"lost,omitempty"`
 	Created    time.Time        `json:"created"`
 	Updated    time.Time        `json:"updated"`
 	Revision   int64            `json:"revision"`
 	Write      string           `json:"write"`
+}
+
+type lostJSON struct {
+	From    protocol.LSN   `json:"from"`
+	To      protocol.LSN   `json:"to"`
+	Epoch   protocol.Epoch `json:"epoch"`
+	Skipped bool           `json:"skipped,omitempty"`
+	At      time.Time      `json:"at"`
 }
 
 type optionsJSON struct {
@@ -164,8 +211,14 @@ type optionsJSON struct {
 
 func (r *LogRecord) encode() ([]byte, error) {
 	o := r.Options
+	format := firstVersion
+	var lost []lostJSON
+	for _, l := range r.Lost {
+		format = lostVersion
+		lost = append(lost, lostJSON{l.From, l.To, l.Epoch, l.Skipped, l.At})
+	}
 	return json.MarshalIndent(logJSON{
-		Format: FormatVersion, Name: r.Name, ID: hex64(r.ID), State: r.State, Epoch: r.Epoch, OpenNonce: r.OpenNonce, Opener: r.Opener,
+		Format: format, Lost: lost, Name: r.Name, ID: hex64(r.ID), State: r.State, Epoch: r.Epoch, OpenNonce: r.OpenNonce, Opener: r.Opener,
 		Ensemble: r.Ensemble, History: r.History, TrimBefore: r.TrimBefore, Created: r.Created, Updated: r.Updated,
 		Revision: r.Revision, Write: r.Write,
 		Options: optionsJSON{N: o.N, Qw: o.Qw, Zones: o.Zones, SegmentBytes: o.SegmentBytes, Window: o.Window, Durability: o.Durability,
@@ -175,8 +228,11 @@ func (r *LogRecord) encode() ([]byte, error) {
 
 func (r *LogRecord) decode(body []byte) error {
 	var j logJSON
-	if err := strict(body, &j); err != nil {
+	if err := strict(body, &j, FormatVersion); err != nil {
 		return err
+	}
+	if (j.Format >= lostVersion) != (len(j.Lost) > 0) {
+		return fmt.Errorf("record of version %d has %d lost ranges", j.Format, len(j.Lost))
 	}
 	flushAge, err1 := fromMs(j.Options.FlushAgeMs)
 	retentionAge, err2 := fromMs(j.Options.RetentionAgeMs)
@@ -188,6 +244,9 @@ func (r *LogRecord) decode(body []byte) error {
 		History: j.History, TrimBefore: j.TrimBefore, Created: j.Created, Updated: j.Updated, Revision: j.Revision, Write: j.Write,
 		Options: Options{N: j.Options.N, Qw: j.Options.Qw, Zones: j.Options.Zones, SegmentBytes: j.Options.SegmentBytes, Window: j.Options.Window,
 			Durability: j.Options.Durability, FlushAge: flushAge, Retention: Retention{retentionAge, j.Options.RetentionBytes}},
+	}
+	for _, l := range j.Lost {
+		r.Lost = append(r.Lost, LostRange{protocol.Lost{From: l.From, To: l.To, Epoch: l.Epoch, Skipped: l.Skipped}, l.At})
 	}
 	return r.validate()
 }
@@ -212,13 +271,13 @@ func (r *LogRecord) stamp(nonce string, c *Catalog, old *LogRecord) {
 // clone returns a copy that shares nothing that a change would write to.
 func (r *LogRecord) clone() *LogRecord {
 	n := *r
-	n.History = slices.Clone(r.History)
+	n.History, n.Lost = slices.Clone(r.History), slices.Clone(r.Lost)
 	return &n
 }
 
 // strict decodes a record. The version comes first: a newer one may have any fields; this one has exactly those it has, since
-// a field that is read and not understood would be lost at the next write.
-func strict(body []byte, into any) error {
+// a field that is read and not understood would be lost at the next write. newest is the newest version of the kind.
+func strict(body []byte, into any, newest int) error {
 	var v struct {
 		Format *int `json:"format"`
 	}
@@ -228,8 +287,8 @@ func strict(body []byte, into any) error {
 	switch {
 	case v.Format == nil || *v.Format < 1:
 		return fmt.Errorf("record has no valid format version")
-	case *v.Format > FormatVersion:
-		return fmt.Errorf("%w: it has version %d, this program knows up to %d: upgrade it", ErrNewer, *v.Format, FormatVersion)
+	case *v.Format > newest:
+		return fmt.Errorf("%w: it has version %d, this program knows up to %d: upgrade it", ErrNewer, *v.Format, newest)
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()

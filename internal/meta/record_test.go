@@ -19,24 +19,53 @@ func sampleRecord() LogRecord {
 		Revision: 9, Write: "w9"}
 }
 
-// The bytes of a record are a format: they change only with FormatVersion.
-func TestGoldenRecord(t *testing.T) {
+func sampleLost() LogRecord {
 	r := sampleRecord()
-	body, err := r.encode()
-	if err != nil {
-		t.Fatal(err)
+	r.TrimBefore = 1
+	at := time.Unix(1_800_000_002, 0).UTC()
+	r.Lost = []LostRange{{protocol.Lost{From: 2, To: 3, Epoch: 3}, at}, {protocol.Lost{From: 9, To: 18, Epoch: 5, Skipped: true}, at.Add(time.Second)}}
+	return r
+}
+
+// The bytes of a record are a format: they change only with its version. A record without lost ranges is of version 1.
+func TestGoldenRecord(t *testing.T) {
+	for file, r := range map[string]LogRecord{"testdata/log.json": sampleRecord(), "testdata/log-lost.json": sampleLost()} {
+		body, err := r.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(file)
+		if err != nil || string(want) != string(body)+"\n" {
+			t.Fatalf("%s differs (%v) from\n%s", file, err, body)
+		}
+		var back LogRecord
+		if err := back.decode(want); err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprint(back) != fmt.Sprint(r) {
+			t.Fatalf("decoded %+v, want %+v", back, r)
+		}
 	}
-	const file = "testdata/log.json"
-	want, err := os.ReadFile(file)
-	if err != nil || string(want) != string(body)+"\n" {
-		t.Fatalf("%s differs (%v) from\n%s", file, err, body)
-	}
-	var back LogRecord
-	if err := back.decode(want); err != nil {
-		t.Fatal(err)
-	}
-	if fmt.Sprint(back) != fmt.Sprint(r) {
-		t.Fatalf("decoded %+v, want %+v", back, r)
+}
+
+func TestDecodeLostRefuses(t *testing.T) {
+	r := sampleLost()
+	good, _ := r.encode()
+	for from, to := range map[string]string{
+		`"format": 2`: `"format": 1`, `"skipped": true`: `"skipped": 1`, `"from": 9`: `"from": 3`, `"to": 3`: `"to": 1`, `"to": 18`: `"to": 20`, `"epoch": 3,
+   "at"`: `"epoch": 6,
+   "at"`, `"epoch": 5,
+   "skipped"`: `"epoch": 0,
+   "skipped"`,
+	} {
+		bad := strings.Replace(string(good), from, to, 1)
+		if bad == string(good) {
+			t.Fatalf("%q is not in the record:\n%s", from, good)
+		}
+		var back LogRecord
+		if err := back.decode([]byte(bad)); err == nil || errors.Is(err, ErrNewer) {
+			t.Errorf("%s → %s: %v", from, to, err)
+		}
 	}
 }
 
@@ -47,8 +76,9 @@ func TestDecodeRefuses(t *testing.T) {
 		from, to string
 		kind     error
 	}{
-		{`"format": 1`, `"format": 2`, ErrNewer},
-		{`"format": 1`, `"format": 2, "new_field": {}`, ErrNewer},
+		{`"format": 1`, `"format": 3`, ErrNewer},
+		{`"format": 1`, `"format": 3, "new_field": {}`, ErrNewer},
+		{`"format": 1`, `"format": 2`, nil},
 		{`"format": 1`, `"format": 0`, nil},
 		{`"format": 1,`, ``, nil},
 		{`"format": 1`, `"format": 1, "new_field": 1`, nil},
@@ -154,7 +184,18 @@ func TestPredicates(t *testing.T) {
 		"deletion raises":           func(r *LogRecord) { r.State = Deleted; r.Epoch++; r.OpenNonce = "n8" },
 		"negative retention":        func(r *LogRecord) { r.Options.Retention.Bytes = -1 },
 		"retention of microseconds": func(r *LogRecord) { r.Options.Retention.Age = time.Microsecond },
-		"opener writes a novel":     func(r *LogRecord) { r.Opener = strings.Repeat("x", 257) },
+		"loss without an install": func(r *LogRecord) {
+			r.Lost = []LostRange{{Lost: protocol.Lost{From: 6, To: 9, Epoch: 5}}}
+		},
+		"loss of another epoch": func(r *LogRecord) {
+			r.History = append(r.History, protocol.HistoryEntry{Epoch: 7, Start: 30})
+			r.Lost = []LostRange{{Lost: protocol.Lost{From: 6, To: 9, Epoch: 5}}}
+		},
+		"loss at the start": func(r *LogRecord) {
+			r.History = append(r.History, protocol.HistoryEntry{Epoch: 7, Start: 30})
+			r.Lost = []LostRange{{Lost: protocol.Lost{From: 6, To: 30, Epoch: 7}}}
+		},
+		"opener writes a novel": func(r *LogRecord) { r.Opener = strings.Repeat("x", 257) },
 	} {
 		old := sampleRecord()
 		next := *old.clone()
@@ -179,6 +220,10 @@ func TestPredicates(t *testing.T) {
 			r.Options.Qw = 3
 			r.Ensemble = "f123456789abcdef0123456789abcdef"
 		},
+		"loss": func(r *LogRecord) {
+			r.History = append(r.History, protocol.HistoryEntry{Epoch: 7, Start: 30})
+			r.Lost = []LostRange{{Lost: protocol.Lost{From: 6, To: 29, Epoch: 7}}}
+		},
 		"trim":      func(r *LogRecord) { r.TrimBefore = 19 },
 		"prune":     func(r *LogRecord) { r.TrimBefore = 20; r.History = r.History[1:] },
 		"retention": func(r *LogRecord) { r.Options.Retention.Age = time.Hour },
@@ -189,6 +234,42 @@ func TestPredicates(t *testing.T) {
 		next.Revision, next.Write = 10, "w10"
 		change(&next)
 		if err := next.follows(&old); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// What is lost stays lost, until it is trimmed.
+func TestLostPredicates(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(r *LogRecord)
+		ok     bool
+	}{
+		"forgotten":        {func(r *LogRecord) { r.Lost = r.Lost[1:] }, false},
+		"forgotten wholly": {func(r *LogRecord) { r.Lost = nil }, false},
+		"grows":            {func(r *LogRecord) { r.Lost[0].To++ }, false},
+		"moves in time":    {func(r *LogRecord) { r.Lost[0].At = r.Lost[0].At.Add(1) }, false},
+		"found again": {func(r *LogRecord) {
+			r.History = append(r.History, protocol.HistoryEntry{Epoch: 7, Start: 30})
+			r.Lost = r.Lost[:1]
+		}, false},
+		"deletion forgets":    {func(r *LogRecord) { r.State, r.Lost = Deleted, nil }, false},
+		"trim inside":         {func(r *LogRecord) { r.TrimBefore = 3 }, true},
+		"trim forgets":        {func(r *LogRecord) { r.TrimBefore, r.Lost = 4, r.Lost[1:] }, true},
+		"trim may keep":       {func(r *LogRecord) { r.TrimBefore = 4 }, true},
+		"trim forgets more":   {func(r *LogRecord) { r.TrimBefore, r.Lost = 4, nil }, false},
+		"trim inside forgets": {func(r *LogRecord) { r.TrimBefore, r.Lost = 3, r.Lost[1:] }, false},
+		"another loss": {func(r *LogRecord) {
+			r.History = append(r.History, protocol.HistoryEntry{Epoch: 7, Start: 30})
+			r.Lost = append(r.Lost, LostRange{Lost: protocol.Lost{From: 21, To: 22, Epoch: 7}})
+		}, true},
+		"deletion": {func(r *LogRecord) { r.State = Deleted }, true},
+	} {
+		old := sampleLost()
+		next := *old.clone()
+		next.Revision, next.Write = 10, "w10"
+		c.change(&next)
+		if err := next.follows(&old); (err == nil) != c.ok {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -225,6 +306,13 @@ func TestLongHistory(t *testing.T) {
 		r.History = append(r.History, protocol.HistoryEntry{Epoch: protocol.Epoch(1<<40 + i), Start: protocol.LSN(1<<40 + i)})
 	}
 	r.Epoch = 1 << 50
+	most := r
+	for i := range protocol.LSN(protocol.MaxLost) {
+		most.Lost = append(most.Lost, LostRange{protocol.Lost{From: 1<<39 + 2*i, To: 1<<39 + 2*i, Epoch: 1 << 40, Skipped: true}, time.Unix(0, 1).UTC()})
+	}
+	if body, err := most.encode(); err != nil || int64(len(body)) > maxLogBytes || most.validate() != nil {
+		t.Fatalf("longest record with most lost ranges: %d bytes, %v, %v; the limit is %d", len(body), err, most.validate(), maxLogBytes)
+	}
 	body, err := r.encode()
 	if err != nil || int64(len(body)) > maxLogBytes {
 		t.Fatalf("longest record: %d bytes, %v; the limit is %d", len(body), err, maxLogBytes)

@@ -197,7 +197,7 @@ func (n *Node) collectLog(ctx context.Context, id protocol.LogID, name string, d
 	}
 	rec = log.Record
 	if r := rec.Options.Retention; r != (meta.Retention{}) {
-		want := archive.Retention{Bytes: r.Bytes}
+		want := archive.Retention{Bytes: r.Bytes, Lost: rec.LostRanges()}
 		if r.Age > 0 {
 			want.Before = time.Now().Add(-r.Age)
 		}

@@ -21,6 +21,12 @@ func randomState(rng *rand.Rand) *nodeLog {
 	for i := range LSN(rng.IntN(5)) {
 		l.damaged = append(l.damaged, Range{20 * i, 20*i + LSN(rng.IntN(9))})
 	}
+	if rng.IntN(3) == 0 {
+		l.start += 100
+		for i := range LSN(1 + rng.IntN(4)) {
+			l.lost = append(l.lost, Range{1 + 20*i, 1 + 20*i + LSN(rng.IntN(9))})
+		}
+	}
 	return l
 }
 
@@ -56,6 +62,9 @@ func TestStateContradictions(t *testing.T) {
 		"dropped out of range":     func(l *nodeLog) { l.dropped = MaxLSN + 1 },
 		"damage in disorder":       func(l *nodeLog) { l.damaged = []Range{{5, 6}, {6, 9}} },
 		"damage backwards":         func(l *nodeLog) { l.damaged = []Range{{5, 4}} },
+		"lost in disorder":         func(l *nodeLog) { l.start, l.lost = 50, []Range{{5, 9}, {7, 11}} },
+		"lost backwards":           func(l *nodeLog) { l.start, l.lost = 50, []Range{{9, 5}} },
+		"lost at the start":        func(l *nodeLog) { l.start, l.lost = 50, []Range{{5, 50}} },
 		"history in disorder":      func(l *nodeLog) { l.history = History{{2, 5}, {3, 4}} },
 	} {
 		l := &nodeLog{id: testLog, promised: 3, activated: 3, start: 1}
@@ -65,7 +74,11 @@ func TestStateContradictions(t *testing.T) {
 		}
 	}
 	b := (&nodeLog{id: testLog}).encodeState(nil)
-	b[0]++
+	b[0] = stateVersionLost
+	if _, err := decodeState(testLog, append(b, 0, 0, 0, 0)); !errors.Is(err, ErrBadMessage) {
+		t.Errorf("version %d without a lost range: %v", stateVersionLost, err)
+	}
+	b[0] = stateVersionLost + 1
 	if _, err := decodeState(testLog, b); err == nil || !strings.Contains(err.Error(), "version") {
 		t.Errorf("a later version: %v", err)
 	}

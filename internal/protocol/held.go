@@ -140,6 +140,50 @@ func (h *held) void(hist History, emptied func(Epoch)) {
 	*h = out
 }
 
+// cutRange forgets the LSNs of the label that are in r.
+func (l *labelRuns) cutRange(r Range) {
+	var out []run
+	for i, x := range l.runs {
+		if x.To < r.From || x.From > r.To {
+			if out != nil {
+				out = append(out, x)
+			}
+			continue
+		}
+		if out == nil {
+			out = append(make([]run, 0, len(l.runs)+1), l.runs[:i]...)
+		}
+		if x.From < r.From {
+			out = append(out, run{x.From, r.From - 1, x.SegStart, x.Off, unknownOff})
+		}
+		if x.To > r.To {
+			out = append(out, run{r.To + 1, x.To, x.SegStart, unknownOff, x.Next})
+		}
+	}
+	if out != nil {
+		l.runs = out
+	}
+}
+
+// lose forgets what is lost: every label. It calls emptied as void does.
+func (h *held) lose(lost []Range, emptied func(Epoch)) {
+	if len(lost) == 0 {
+		return
+	}
+	out := (*h)[:0]
+	for _, l := range *h {
+		for _, r := range lost {
+			l.cutRange(r)
+		}
+		if len(l.runs) > 0 {
+			out = append(out, l)
+		} else {
+			emptied(l.label)
+		}
+	}
+	*h = out
+}
+
 // dropThrough forgets everything at or below through and the labels that are left empty.
 func (h *held) dropThrough(through LSN) {
 	out := (*h)[:0]

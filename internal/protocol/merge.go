@@ -11,6 +11,7 @@ type ReadView struct {
 	Qw         int
 	History    History
 	TrimBefore LSN
+	Lost       LostRanges
 }
 
 // Qr is the read quorum.
@@ -93,7 +94,8 @@ func (m *Merge) Prefix(r *ReadReply, from LSN) (first, n int) {
 		first++
 	}
 	for i := first; i < len(r.Records); i++ {
-		if x := r.Records[i].LSN; x != from+LSN(n) || x > r.CLSN {
+		x := r.Records[i].LSN
+		if _, lost := m.view.Lost.At(x); lost || x != from+LSN(n) || x > r.CLSN {
 			break
 		}
 		n++
@@ -104,7 +106,7 @@ func (m *Merge) Prefix(r *ReadReply, from LSN) (first, n int) {
 // Raw picks the copy of x to serve from answers to raw reads, one per member, nil for none: highest label that is not void
 // by the view's history, and only at or below a watermark whose reign the view knows.
 func (m *Merge) Raw(x LSN, replies []*ReadReply) *Record {
-	if x > m.clsn || m.NeedsRecord() {
+	if _, lost := m.view.Lost.At(x); lost || x > m.clsn || m.NeedsRecord() {
 		return nil
 	}
 	var best *Record

@@ -140,7 +140,10 @@ type Activate struct {
 	Start       LSN // R
 	B           LSN
 	History     History // up to and including (Epoch, Start)
-	Settings    Settings
+	// Lost are the lost ranges of the record, ascending: every copy of their LSNs is void, whatever its label, and nothing of them
+	// will ever be archived (see Lost).
+	Lost     []Range
+	Settings Settings
 }
 
 // Settings is what a node must know of a log's options and surroundings; it travels with Activate.

@@ -16,10 +16,11 @@ var mutantSeeds = flag.Int("mutant-seeds", 4000, "how many seeds the search for 
 //	CountAnyIncarnation      a Shard never acknowledges for another             TestAckOfForeignIncarnation
 //	DamagedIsAbsent, KeepPartialBatch, LabelIsOwner, ArchivedNotDurable,        internal/sim, whose readers, disks and flushers are
 //	FlushUncommitted, NeverSealCut, WatermarkFalls                              those of the product
+//	NoLossSkip, KeepLostCopies, LoseUnasked                                     TestLossSimulationKillsMutants
 var simKills = map[string]bool{
 	"ReadWithoutFence": true, "PromiseNotDurable": true, "DecideEarly": true, "DamagedIsAbsent": false, "RepairKeepsLabel": true, "KeepPartialBatch": false,
 	"LabelIsOwner": false, "CommitBelowQuorum": true, "WrongIncarnationAnswers": true, "ArchivedNotDurable": false, "ArchivedIsWatermark": true,
-	"FlushUncommitted": false, "NeverSealCut": false, "WatermarkFalls": false,
+	"FlushUncommitted": false, "NeverSealCut": false, "WatermarkFalls": false, "NoLossSkip": false, "KeepLostCopies": false, "LoseUnasked": false,
 	"TakeAppendsBelowPromise": true, "FetchWithoutPromise": false, "VoidFromStartOnly": true, "WatermarkBeforeActivate": false,
 	"BlankNodesVote": true, "IgnoreRecordedStart": true, "ActivateBeforeRecord": true, "NoCopyToNewcomers": true, "NoRepair": true,
 	"QuorumOfAbsents": false, "CommitOutOfOrder": true, "CountAnyIncarnation": false, "TrustForeignArchive": true, "DropBeforeArchived": true,
@@ -50,6 +51,23 @@ func TestSimulationKillsMutants(t *testing.T) {
 			if kill {
 				t.Errorf("no violation in %d seeds", *mutantSeeds)
 			}
+		})
+	}
+}
+
+// The same for accepted losses.
+func TestLossSimulationKillsMutants(t *testing.T) {
+	for name, rules := range map[string]Rules{
+		"NoLossSkip": {NoLossSkip: true}, "KeepLostCopies": {KeepLostCopies: true}, "LoseUnasked": {LoseUnasked: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := uint64(1); seed <= uint64(*mutantSeeds); seed++ {
+				if s := runLossSim(seed, rules, false); len(s.oracle.bad) > 0 {
+					t.Logf("seed %d: %s", seed, s.oracle.bad[0])
+					return
+				}
+			}
+			t.Errorf("no violation in %d seeds", *mutantSeeds)
 		})
 	}
 }

@@ -21,6 +21,7 @@ type nodeLog struct {
 	history   History
 	held      held
 	damaged   []Range
+	lost      []Range // of the record that was activated last: there is nothing of these
 
 	dirty      bool // state value must be written in this step's batch
 	lastAppend Time // of the last record stored
@@ -32,7 +33,12 @@ type nodeLog struct {
 //	| version u8 | flags u8 | promised u64 | activated u64 | start u64 | cLSN u64 | archived u64 | sealed u64 | dropped u64 |
 //	| window u32 | segment bytes u64 | flush age ms u32 | qw u8 | name len u8, name | peers u8, incarnation u64 … |
 //	| history u32, (epoch u64, start u64) … | damaged u32, (from u64, to u64) … |                        little-endian
-const stateVersion = 1
+//
+// A log with lost ranges has version 2, which ends with: | lost u32, (from u64, to u64) … |
+const (
+	stateVersion     = 1
+	stateVersionLost = 2
+)
 
 const (
 	stateDeleted = 1 << 0
@@ -47,7 +53,11 @@ func (l *nodeLog) encodeState(dst []byte) []byte {
 	if l.settings.Memory {
 		flags |= stateMemory
 	}
-	dst = append(dst, stateVersion, flags)
+	version := byte(stateVersion)
+	if len(l.lost) > 0 {
+		version = stateVersionLost
+	}
+	dst = append(dst, version, flags)
 	for _, v := range [...]uint64{uint64(l.promised), uint64(l.activated), uint64(l.start), uint64(l.clsn), uint64(l.archived), uint64(l.sealed), uint64(l.dropped)} {
 		dst = binary.LittleEndian.AppendUint64(dst, v)
 	}
@@ -70,6 +80,13 @@ func (l *nodeLog) encodeState(dst []byte) []byte {
 	for _, d := range l.damaged {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(d.From))
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(d.To))
+	}
+	if len(l.lost) > 0 {
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(l.lost)))
+		for _, r := range l.lost {
+			dst = binary.LittleEndian.AppendUint64(dst, uint64(r.From))
+			dst = binary.LittleEndian.AppendUint64(dst, uint64(r.To))
+		}
 	}
 	return dst
 }
@@ -109,8 +126,9 @@ func (r *stateReader) count(limit int, each int) int {
 
 func decodeState(id LogID, b []byte) (*nodeLog, error) {
 	r := &stateReader{b: b}
-	if v := r.u8(); r.err == nil && v != stateVersion {
-		return nil, fmt.Errorf("%w: state of log %s has version %d, this program knows %d", ErrBadMessage, id, v, stateVersion)
+	version := r.u8()
+	if r.err == nil && (version < stateVersion || version > stateVersionLost) {
+		return nil, fmt.Errorf("%w: state of log %s has version %d, this program knows up to %d", ErrBadMessage, id, version, stateVersionLost)
 	}
 	flags := r.u8()
 	l := &nodeLog{id: id, deleted: flags&stateDeleted != 0}
@@ -128,6 +146,14 @@ func decodeState(id LogID, b []byte) (*nodeLog, error) {
 	}
 	for n := r.count(MaxExtents, 16); n > 0; n-- {
 		l.damaged = append(l.damaged, Range{LSN(r.u64()), LSN(r.u64())})
+	}
+	if version >= stateVersionLost {
+		for n := r.count(MaxLost, 16); n > 0; n-- {
+			l.lost = append(l.lost, Range{LSN(r.u64()), LSN(r.u64())})
+		}
+		if r.err == nil && (len(l.lost) == 0 || !validRanges(l.lost, l.start)) {
+			r.err = fmt.Errorf("%w: state value lists lost LSNs out of order, or none", ErrBadMessage)
+		}
 	}
 	if r.err == nil && len(r.b) != 0 {
 		r.err = fmt.Errorf("%w: %d bytes behind the state value", ErrBadMessage, len(r.b))
@@ -181,7 +207,7 @@ func (l *nodeLog) status() LogStatus {
 	top, _ := l.held.highest()
 	return LogStatus{Log: l.id, Settings: l.settings, Promised: l.promised, Activated: l.activated, Start: l.start, CLSN: l.committed(), ArchivedThrough: l.archived,
 		DroppedThrough: l.dropped, Highest: top, Deleted: l.deleted, Damaged: l.damaged, LastAppend: l.lastAppend,
-		Unarchived: l.held.bytesAbove(l.archived), Missing: l.held.missing(l.archived, max(top, l.clsn), maxMissing)}
+		Unarchived: l.held.bytesAbove(l.archived), Missing: without(l.held.missing(l.archived, max(top, l.clsn), maxMissing), l.lost)}
 }
 
 // raiseCLSN is the one place where a watermark rises; it never falls while the node runs (P9).
@@ -198,6 +224,13 @@ func (l *nodeLog) raiseCLSN(c LSN) bool {
 // hold copies that are void without knowing it, and only the watermark of an epoch that it activated proves its copies
 // (H8, H9). So answers carry the two apart.
 func (l *nodeLog) committed() LSN { return max(l.clsn, l.archived) }
+
+// passLost raises archived-through over what is lost: there is nothing to archive.
+func (l *nodeLog) passLost() {
+	if r, ok := rangeAt(l.lost, l.archived+1); ok {
+		l.archived = r.To
+	}
+}
 
 func (l *nodeLog) damagedAbove(floor LSN) []Range {
 	var out []Range

@@ -25,6 +25,10 @@ type OpenerConfig struct {
 	BlockBytes int
 	// FetchBytes bounds one recovery read; 0 means 1 MiB.
 	FetchBytes int
+	// Lost are the LSNs that the record calls lost: there is nothing of them, and nothing to wait for.
+	Lost LostRanges
+	// Loss, if not nil, is the owner's consent to give up what cannot be had.
+	Loss *AcceptLoss
 	// Deadline is when the open gives up, with an error that names what is missing.
 	Deadline Time
 	Rules    Rules
@@ -35,14 +39,17 @@ type OpenResult struct {
 	Config WriterConfig
 	// Copied and Repaired count LSNs that were written again, below R and from R upward.
 	Copied, Repaired int
+	// Lost is what was given up by this open.
+	Lost LostRanges
 }
 
-// Install asks the driver for P7's compare-and-swap: write the ensemble with its incarnations and add (Epoch, Start) to
-// the history, epoch and nonce still ours. The driver answers with Installed.
+// Install asks the driver for P7's compare-and-swap: write the ensemble with its incarnations, and add (Epoch, Start) to
+// the history and what is lost to the lost ranges, epoch and nonce still ours. The driver answers with Installed.
 type Install struct {
 	Ensemble Ensemble
 	Start    LSN
-	History  History // with the new entry
+	History  History    // with the new entry
+	Lost     LostRanges // what this open gave up: joins the record in the same write
 }
 
 // OpenSend is one message of an open to one node.
@@ -117,7 +124,9 @@ type Opener struct {
 	resendAt Time
 	result   *OpenResult
 	missing  string // why it waits, in words
-	unfound  bool   // it waits for committed LSNs that no answer holds and no answer calls archived
+	now      Time
+	loss     lossState
+	unfound  bool // it waits for committed LSNs that no answer holds and no answer calls archived
 }
 
 type fetchCall struct {
@@ -158,8 +167,15 @@ func NewOpener(cfg OpenerConfig) (*Opener, error) {
 		return nil, fmt.Errorf("open of log %s at epoch %d: %d recorded nodes, quorum %d; %d target nodes, quorum %d",
 			cfg.Log, cfg.Epoch, len(cfg.Recorded), cfg.Qw, len(cfg.Target), cfg.TargetQw)
 	}
-	if err := cfg.History.Validate(); err != nil {
+	if err := errors.Join(cfg.History.Validate(), cfg.Lost.Validate()); err != nil {
 		return nil, fmt.Errorf("open of log %s: %w", cfg.Log, err)
+	}
+	if cfg.Loss != nil {
+		for _, gone := range cfg.Loss.Gone {
+			if cfg.Target.Index(gone) >= 0 {
+				return nil, fmt.Errorf("open of log %s: incarnation %v is given up as gone and is to hold the log", cfg.Log, gone)
+			}
+		}
 	}
 	if cfg.FetchBytes == 0 {
 		cfg.FetchBytes = 1 << 20
@@ -172,7 +188,7 @@ func NewOpener(cfg OpenerConfig) (*Opener, error) {
 	for _, m := range cfg.Target {
 		cfg.Settings.Peers = append(cfg.Settings.Peers, m.Incarnation)
 	}
-	o := &Opener{cfg: cfg, rto: initialRTO, unitAt: map[unitKey]int{}}
+	o := &Opener{cfg: cfg, rto: initialRTO, unitAt: map[unitKey]int{}, loss: lossState{lost: cfg.Lost}}
 	for _, m := range cfg.Recorded {
 		o.contacts = append(o.contacts, contact{member: m, recorded: true, target: cfg.Target.Index(m.Incarnation) >= 0})
 	}
@@ -217,6 +233,7 @@ func (o *Opener) FailedIn() Stage { return o.failedIn }
 
 // Start begins with Open to every node that is or shall be of the ensemble.
 func (o *Opener) Start(now Time) {
+	o.now, o.loss.begun, o.loss.progress = now, now, now
 	o.resendAt = now + o.rto
 	for _, n := range o.nodes {
 		o.sendOpen(n)
@@ -249,6 +266,7 @@ func (o *Opener) Tick(now Time) {
 	if o.over() {
 		return
 	}
+	o.now = now
 	if now >= o.cfg.Deadline {
 		o.fail(fmt.Errorf("%w: open of log %s at epoch %d ended by its deadline in stage %q: %s", ErrUnavailable, o.cfg.Log, o.cfg.Epoch, o.stage, o.lacks()))
 		return
@@ -267,9 +285,10 @@ func (o *Opener) Tick(now Time) {
 	}
 	switch o.stage {
 	case StageFence:
+		o.loss.late = o.cfg.Loss != nil && now-o.loss.begun >= o.cfg.Loss.Wait
 		o.decide()
 	case StageFetch, StageRepair:
-		if f := o.fetching; f != nil {
+		if f := o.fetching; f != nil && f.inc != archiveIncarnation { // its driver always answers
 			f.tried[f.inc] = true // silent: ask another source, and this one again when all were asked
 			o.ask(f.from, f.to, f.label, f.copying)
 		}
@@ -278,6 +297,7 @@ func (o *Opener) Tick(now Time) {
 	case StageActivate:
 		o.sendActivates()
 	}
+	o.considerLoss()
 }
 
 // NextTick returns when Tick must be called at the latest.
@@ -307,6 +327,9 @@ func (o *Opener) Lacks() string {
 		if c.reply == nil && c.refused != StatusOK {
 			out += fmt.Sprintf("; %s says %s", c.member.Node, c.refused.Explain())
 		}
+	}
+	if o.loss.why != "" {
+		out += "; " + o.loss.why
 	}
 	return out
 }
@@ -353,9 +376,10 @@ func (o *Opener) Handle(now Time, m Message) {
 	if o.over() {
 		return
 	}
+	o.now = now
 	switch m := m.(type) {
 	case *OpenReply:
-		o.onOpen(now, m)
+		o.onOpen(m)
 	case *FetchReply:
 		o.onFetch(m)
 	case *Ack:
@@ -363,7 +387,7 @@ func (o *Opener) Handle(now Time, m Message) {
 	}
 }
 
-func (o *Opener) onOpen(now Time, r *OpenReply) {
+func (o *Opener) onOpen(r *OpenReply) {
 	if r.Log != o.cfg.Log || r.Epoch != o.cfg.Epoch {
 		return
 	}
@@ -390,15 +414,20 @@ func (o *Opener) onOpen(now Time, r *OpenReply) {
 		// What it holds was told and has been used; only what the archive holds is news.
 		if o.unfound && r.ArchivedThrough > c.reply.ArchivedThrough {
 			c.reply.ArchivedThrough = r.ArchivedThrough
+			o.noteProgress()
 			o.work()
 		}
 		return
 	}
 	c.reply, c.refused = r, StatusOK
+	o.noteProgress()
 	switch o.stage {
 	case StageFence:
 		o.decide()
 	case StageFetch, StageRepair:
+		if c.recorded || len(r.Held) > 0 {
+			o.undoLoss()
+		}
 		o.resendUnitsTo(c) // a late promise joins the repair
 		o.work()
 	}
@@ -412,25 +441,10 @@ type choice struct {
 
 // decide is P5: B, R and T from the answers of at least Qr knowing nodes.
 func (o *Opener) decide() {
-	if o.knowing() < o.qr() {
+	if o.knowing() < o.qr() || !o.hearsEveryone() {
 		return
 	}
-	o.b, o.archived = 0, o.cfg.Trimmed
-	if !o.cfg.Rules.IgnoreRecordedStart {
-		for _, h := range o.cfg.History {
-			o.b = max(o.b, h.Start-1)
-		}
-	}
-	for i := range o.contacts {
-		if c := &o.contacts[i]; o.knows(c) {
-			o.b = max(o.b, c.reply.CLSN, c.reply.ArchivedThrough)
-			if c.reply.Start > 0 && !o.cfg.Rules.IgnoreRecordedStart {
-				o.b = max(o.b, c.reply.Start-1)
-			}
-			o.archived = max(o.archived, c.reply.ArchivedThrough)
-		}
-	}
-	o.b = max(o.b, o.archived)
+	o.floor()
 	o.r, o.choices = o.b+1, o.choices[:0]
 	for x := o.r; ; x++ {
 		label, copies, absent := o.survey(x)
@@ -456,14 +470,31 @@ func (o *Opener) decide() {
 	}
 	o.history = history
 	o.stage = StageFetch
-	o.copyAt = o.b + 1
-	if !o.holdsTail() && !o.cfg.Rules.NoCopyToNewcomers {
-		o.copyAt = o.archived + 1
-	}
+	o.copyAt = o.copyFrom()
 	if o.cfg.Rules.ActivateBeforeRecord {
 		o.sendActivates()
 	}
 	o.work()
+}
+
+// floor is what the answers say is committed, B, and archived.
+func (o *Opener) floor() {
+	o.b, o.archived = 0, o.cfg.Trimmed
+	if !o.cfg.Rules.IgnoreRecordedStart {
+		for _, h := range o.cfg.History {
+			o.b = max(o.b, h.Start-1)
+		}
+	}
+	for i := range o.contacts {
+		if c := &o.contacts[i]; o.knows(c) {
+			o.b = max(o.b, c.reply.CLSN, c.reply.ArchivedThrough)
+			if c.reply.Start > 0 && !o.cfg.Rules.IgnoreRecordedStart {
+				o.b = max(o.b, c.reply.Start-1)
+			}
+			o.archived = max(o.archived, c.reply.ArchivedThrough)
+		}
+	}
+	o.b = max(o.b, o.archived)
 }
 
 // survey asks the knowing nodes' answers about x: the highest label of a copy that is not void by the record's history,
@@ -516,4 +547,13 @@ func (o *Opener) answer(r *OpenReply, x LSN) (Epoch, Answer) {
 // nodes, and no higher write quorum. A higher one promises to survive more lost disks than the copies there can (S6).
 func (o *Opener) holdsTail() bool {
 	return o.cfg.Recorded.Equal(o.cfg.Target) && o.cfg.TargetQw <= o.cfg.Qw
+}
+
+// copyFrom is the first LSN that is to be copied. An open that may lose records and has heard everybody looks at what is not
+// archived although its nodes hold it: what none of them can read is only then settled, and archiving goes on behind it.
+func (o *Opener) copyFrom() LSN {
+	if o.cfg.Rules.NoCopyToNewcomers || o.holdsTail() && (o.cfg.Loss == nil || len(o.silent()) > 0) {
+		return o.b + 1
+	}
+	return o.archived + 1
 }

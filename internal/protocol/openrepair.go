@@ -28,7 +28,7 @@ func (o *Opener) work() {
 			return
 		}
 		o.stage = StageInstall
-		o.install = &Install{Ensemble: o.cfg.Target, Start: o.r, History: o.history}
+		o.install = &Install{Ensemble: o.cfg.Target, Start: o.r, History: o.history, Lost: o.newLost()}
 	}
 }
 
@@ -66,8 +66,12 @@ func (o *Opener) ask(from, to LSN, label Epoch, copying bool) {
 		o.req++
 		*f = fetchCall{from: from, to: min(to, end), label: label, inc: c.member.Incarnation, req: o.req, tried: f.tried, copying: copying}
 		o.fetching = f
-		o.out = append(o.out, OpenSend{c.member.Node, &Fetch{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Req: o.req, Incarnation: f.inc,
-			From: f.from, To: f.to, Label: label, MaxBytes: uint32(o.cfg.FetchBytes)}})
+		fetch := Fetch{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Req: o.req, Incarnation: f.inc, From: f.from, To: f.to, Label: label, MaxBytes: uint32(o.cfg.FetchBytes)}
+		if f.inc == archiveIncarnation {
+			o.loss.read = &ArchiveRead{Fetch: fetch, B: o.b, History: o.history}
+		} else {
+			o.out = append(o.out, OpenSend{c.member.Node, &fetch})
+		}
 		return
 	}
 	// Every source was asked. The timer begins again with the first; a late answer to Open may bring another one before.
@@ -127,6 +131,7 @@ func (o *Opener) onFetch(r *FetchReply) {
 		return // not work(): with no source left it would ask the first again at the speed of the network
 	}
 	o.missing = ""
+	o.noteProgress()
 	if f.copying {
 		o.sendFresh()
 	}
@@ -186,7 +191,7 @@ func (o *Opener) cutPartialBatch() {
 	for n > 0 && o.fetched[n-1].More {
 		n--
 	}
-	o.fetched = o.fetched[:n]
+	o.fetched, o.choices = o.fetched[:n], o.choices[:n]
 	o.t = o.r + LSN(n) - 1
 }
 
@@ -262,6 +267,10 @@ func (o *Opener) copyBelow() bool {
 		if o.fetching != nil || o.undone >= maxUnitsInFlight {
 			return false
 		}
+		if to := o.settled(o.copyAt); to >= o.copyAt {
+			o.copyAt = to + 1
+			continue
+		}
 		label, ok := o.bestLabel(o.copyAt)
 		if !ok {
 			o.unfound = true
@@ -274,7 +283,7 @@ func (o *Opener) copyBelow() bool {
 		}
 		end := o.copyAt
 		for end < o.b {
-			if l, ok := o.bestLabel(end + 1); !ok || l != label || end-o.copyAt >= MaxBatchRecords {
+			if l, ok := o.bestLabel(end + 1); !ok || l != label || end-o.copyAt >= MaxBatchRecords || o.settled(end+1) > end {
 				break
 			}
 			end++
@@ -459,6 +468,7 @@ func (o *Opener) onAck(a *Ack) {
 	case a.Kind == AckAppend && (o.stage == StageFetch || o.stage == StageRepair):
 		if i, ok := o.unitAt[unitKey{a.Append, a.Label, a.First}]; ok && o.units[i].first+LSN(o.units[i].count)-1 == a.Last {
 			o.setAcked(&o.units[i], c, true)
+			o.noteProgress()
 		}
 		o.freeUnits()
 		o.work()
@@ -480,7 +490,7 @@ func (o *Opener) Installed(now Time, err error) {
 		o.fail(fmt.Errorf("open of log %s at epoch %d: %w", o.cfg.Log, o.cfg.Epoch, err))
 		return
 	}
-	o.stage = StageActivate
+	o.now, o.stage = now, StageActivate
 	o.rto, o.resendAt = initialRTO, now+initialRTO
 	o.sendActivates()
 	o.finish()
@@ -492,7 +502,7 @@ func (o *Opener) sendActivates() {
 		c := &o.contacts[i]
 		if c.target && !c.active {
 			o.out = append(o.out, OpenSend{c.member.Node, &Activate{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Incarnation: c.member.Incarnation,
-				Start: o.r, B: o.b, History: o.history, Settings: o.cfg.Settings}})
+				Start: o.r, B: o.b, History: o.history, Lost: o.loss.lost.Ranges(), Settings: o.cfg.Settings}})
 		}
 	}
 }
@@ -510,8 +520,8 @@ func (o *Opener) finish() {
 		return
 	}
 	o.stage = StageDone
-	o.result = &OpenResult{Copied: o.copied, Repaired: o.repaired, Config: WriterConfig{
-		Log: o.cfg.Log, Epoch: o.cfg.Epoch, Start: o.r, B: o.b, Tail: o.t, Ensemble: o.cfg.Target, Qw: o.cfg.TargetQw, History: o.history,
+	o.result = &OpenResult{Copied: o.copied, Repaired: o.repaired, Lost: o.newLost(), Config: WriterConfig{
+		Log: o.cfg.Log, Epoch: o.cfg.Epoch, Start: o.r, B: o.b, Tail: o.t, Ensemble: o.cfg.Target, Qw: o.cfg.TargetQw, History: o.history, Lost: o.loss.lost.Ranges(),
 		Settings: o.cfg.Settings, SegStart: o.segStart, SegOff: o.segOff, BlockBytes: o.cfg.BlockBytes, Rules: o.cfg.Rules,
 	}}
 }

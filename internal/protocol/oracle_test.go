@@ -8,12 +8,14 @@ type oracle struct {
 	committed map[LSN]string
 	high      LSN
 	opens     []openFact
+	forked    int // commits of writers that were not fenced
 	bad       []string
 }
 
 type openFact struct {
-	epoch Epoch
-	t     LSN
+	epoch    Epoch
+	t        LSN
+	unfenced bool // fewer than a read quorum had promised, as the owner accepts: S5 is not promised to those before
 }
 
 func (o *oracle) violate(format string, args ...any) {
@@ -47,7 +49,9 @@ func (o *oracle) writerCommitted(w *world, c *client, from, to LSN) {
 			continue
 		}
 		for _, f := range o.opens {
-			if f.epoch > wr.Epoch() && x > f.t {
+			if f.unfenced && f.epoch > wr.Epoch() {
+				o.forked++
+			} else if f.epoch > wr.Epoch() && x > f.t {
 				o.violate("S5: %s (epoch %d) committed LSN %d after epoch %d opened with tail %d", c.name, wr.Epoch(), x, f.epoch, f.t)
 			}
 		}
@@ -69,6 +73,7 @@ func (o *oracle) writerCommitted(w *world, c *client, from, to LSN) {
 // openDone: an open completed (S1, S3, S6).
 func (o *oracle) openDone(w *world, c *client, op *Opener) {
 	cfg := op.Result().Config
+	o.keepFound(w, cfg.B)
 	if cfg.B > o.high {
 		o.violate("open of %s at epoch %d: B=%d but only %d is committed", c.name, cfg.Epoch, cfg.B, o.high)
 	}
@@ -82,8 +87,42 @@ func (o *oracle) openDone(w *world, c *client, op *Opener) {
 		}
 		o.commit("open of "+c.name, rec.LSN, string(rec.Data))
 	}
-	o.opens = append(o.opens, openFact{cfg.Epoch, cfg.Tail})
+	fact := openFact{epoch: cfg.Epoch, t: cfg.Tail}
+	for _, l := range op.Result().Lost {
+		fact.unfenced = fact.unfenced || l.Skipped
+	}
+	o.opens = append(o.opens, fact)
 	w.checkDurable("open of " + c.name)
+}
+
+// keepFound: an open that gave up its tail has declared committed all that it found up to B.
+func (o *oracle) keepFound(w *world, b LSN) {
+	if len(w.reg.lost) == 0 {
+		return
+	}
+	for x := w.reg.trimmed + 1; x <= min(b, w.reg.lost[len(w.reg.lost)-1].From); x++ {
+		if l, lost := w.reg.lost.At(x); lost {
+			x = l.To
+			continue
+		}
+		if w.archivedProof(x) {
+			continue
+		}
+		if _, known := o.committed[x]; !known {
+			for _, m := range w.reg.ensemble {
+				n := w.byInc(m.Incarnation)
+				for label := w.reg.epoch; label > 0 && n != nil; label-- {
+					if st, err := DecodeStored(x, label, n.recs[recKey{label, x}]); err == nil && !w.reg.history.Void(label, x) {
+						o.commit("open", x, string(st.Data))
+						break
+					}
+				}
+			}
+			if _, known := o.committed[x]; !known {
+				o.violate("S1: LSN %d is neither lost nor anywhere on the ensemble of epoch %d", x, w.reg.history.Last().Epoch)
+			}
+		}
+	}
 }
 
 // served: a reader was given data for x as committed (S4).
@@ -109,6 +148,10 @@ func (w *world) archivedProof(x LSN) bool {
 // of a node (S1, S6).
 func (w *world) checkDurable(when string) {
 	for x := w.reg.trimmed + 1; x <= w.oracle.high; x++ {
+		if l, lost := w.reg.lost.At(x); lost {
+			x = l.To // what is recorded as lost is not promised any more, and nothing else
+			continue
+		}
 		want, ok := w.oracle.committed[x]
 		if !ok || w.archivedProof(x) || w.copies(x, want) > 0 {
 			continue

@@ -137,7 +137,7 @@ func TestCopyUnitsAreBoundedInRecords(t *testing.T) {
 	c1 := &client{name: "w1", given: map[LSN]string{}}
 	c2 := &client{name: "w2", given: map[LSN]string{}}
 	w.clients = append(w.clients, c1, c2)
-	w.open(c1, nil, 0)
+	w.open(c1, nil, 0, nil)
 	w.run(0)
 	for range 3 * MaxBatchRecords {
 		if _, err := w.append(c1, ""); err != nil {
@@ -147,7 +147,7 @@ func TestCopyUnitsAreBoundedInRecords(t *testing.T) {
 	}
 	w.run(100 * Millisecond)
 	c1.dead = true
-	w.open(c2, w.members("a", "b", "d"), 2)
+	w.open(c2, w.members("a", "b", "d"), 2, nil)
 	for i := range w.clients {
 		if o := w.clients[i].opener; o != nil {
 			o.cfg.FetchBytes = 1 << 20

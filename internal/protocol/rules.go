@@ -59,6 +59,12 @@ type Rules struct {
 	CountAnyIncarnation bool
 	// TrustForeignArchive breaks P3 as in H4: archived-through counts what an object holds above its own cLSN.
 	TrustForeignArchive bool
+	// NoLossSkip breaks P5's accepted loss: LSNs behind the last one found are given again.
+	NoLossSkip bool
+	// KeepLostCopies breaks P5's accepted loss: nodes keep and serve copies of what is recorded as lost.
+	KeepLostCopies bool
+	// LoseUnasked breaks P5's accepted loss: nodes that may answer, and the archive, are not waited for.
+	LoseUnasked bool
 	// DropBeforeArchived breaks P13: local data goes when the flush starts, not when the object is confirmed.
 	DropBeforeArchived bool
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 //	nodes a b c [qw=2]         create nodes and the log's record           node d          one more node, on no record
 //	set window=4 block=64      options of what is opened from here on
 //	open w [a b d] [qw=2] [hold-cas]   take the token and start an open     cas w           let a held compare-and-swap happen
+//	open … accept-loss [gone=b,c]      and give up what cannot be had once nobody has said anything for 200 ms
 //	append w x y ..            append records                              batch w x y ..  append them as one batch
 //	deliver|drop|dup PATTERN   the first message with all words of PATTERN; deliver also takes "all" and "crash" as last word
 //	hold|release PATTERN       messages that run does not deliver          cut|heal x->y   drop all messages of a link
@@ -198,6 +200,18 @@ func (s *script) run(name string, args []string, line string) string {
 		}
 		names := rest[1:]
 		c.holdCAS = false
+		var loss *AcceptLoss
+		if i := slices.Index(names, "accept-loss"); i >= 0 {
+			names = slices.Delete(names, i, i+1)
+			loss = &AcceptLoss{Wait: 200 * Millisecond}
+			for _, gone := range strings.Split(opt["gone"], ",") {
+				for _, m := range w.reg.ensemble {
+					if string(m.Node) == gone {
+						loss.Gone = append(loss.Gone, m.Incarnation)
+					}
+				}
+			}
+		}
 		if k := len(names) - 1; k >= 0 && names[k] == "hold-cas" {
 			c.holdCAS, names = true, names[:k]
 		}
@@ -205,7 +219,7 @@ func (s *script) run(name string, args []string, line string) string {
 		if len(names) > 0 {
 			target = w.members(names...)
 		}
-		if err := w.open(c, target, atoi(opt["qw"], w.reg.qw)); err != nil {
+		if err := w.open(c, target, atoi(opt["qw"], w.reg.qw), loss); err != nil {
 			return err.Error()
 		}
 	case "cas":
@@ -447,6 +461,17 @@ func extents(es []Extent) string {
 	return strings.Join(out, ",")
 }
 
+func lostString(l LostRanges) string {
+	out := ""
+	for i, r := range l {
+		out += map[bool]string{true: " lost=", false: ","}[i == 0] + span(r.From, r.To)
+		if r.Skipped {
+			out += "(skipped)"
+		}
+	}
+	return out
+}
+
 func historyString(h History) string {
 	out := "-"
 	for i, e := range h {
@@ -523,7 +548,7 @@ func (w *world) status() string {
 		}
 		ens = append(ens, name)
 	}
-	out = append(out, fmt.Sprintf("record epoch=%d ensemble=%s qw=%d history=%s", w.reg.epoch, strings.Join(ens, ","), w.reg.qw, historyString(w.reg.history)))
+	out = append(out, fmt.Sprintf("record epoch=%d ensemble=%s qw=%d history=%s%s", w.reg.epoch, strings.Join(ens, ","), w.reg.qw, historyString(w.reg.history), lostString(w.reg.lost)))
 	for _, c := range w.clients {
 		switch {
 		case c.dead:

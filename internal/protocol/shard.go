@@ -133,7 +133,9 @@ func (s *Shard) RestoreRecord(log LogID, label Epoch, lsn LSN, value []byte, now
 		return fmt.Errorf("log %s: record %d@%d without a state value", log, lsn, label)
 	}
 	st, err := DecodeStored(lsn, label, value)
-	if err != nil && (lsn <= l.dropped || l.history.Void(label, lsn)) {
+	_, lost := rangeAt(l.lost, lsn)
+	void := lost || l.history.Void(label, lsn)
+	if err != nil && (lsn <= l.dropped || void) {
 		return nil // it was not wanted any more
 	}
 	if err != nil {
@@ -144,7 +146,7 @@ func (s *Shard) RestoreRecord(log LogID, label Epoch, lsn LSN, value []byte, now
 	// A stamp is a true statement of the writer whose record carries it, whatever became of the record: it may be taken
 	// from void copies too.
 	l.raiseCLSN(st.CLSN)
-	if lsn <= l.dropped || l.history.Void(label, lsn) {
+	if lsn <= l.dropped || void {
 		return nil
 	}
 	r := l.held.ensure(label)
@@ -188,31 +190,13 @@ func (s *Shard) RestoreDone(log LogID) {
 		if l.start > 0 {
 			l.raiseCLSN(l.start - 1)
 		}
+		l.damaged = without(l.damaged, l.lost)
 		l.lastAppend = l.oldest
 	}
 }
 
-// Space says for what a shard has room. Promises, activation, watermarks and reads are never refused for want of it (R15).
-type Space uint8
-
-const (
-	// SpaceFree: for all records.
-	SpaceFree Space = iota
-	// SpaceRepairs: for the repairs of openers alone. [R, T] is at most the window of a log, and without it on Qw nodes no
-	// open could complete while its nodes are full. Appends and copies are refused with StatusNoSpace (P14: a refusal that
-	// ends by itself): a copy is for a change of the nodes, which may be all that is not archived, and wants nodes with room.
-	SpaceRepairs
-	// SpaceNone: for no record.
-	SpaceNone
-)
-
 // SetSpace tells the shard for what there is room.
 func (s *Shard) SetSpace(space Space) { s.space = space }
-
-// roomFor reports whether there is room for records of a kind.
-func (s Space) roomFor(k AppendKind) bool {
-	return s == SpaceFree || s == SpaceRepairs && k == AppendRepair
-}
 
 // Logs returns the status of all logs, ascending by id.
 func (s *Shard) Logs() []LogStatus {
@@ -504,7 +488,8 @@ func (s *Shard) activate(from Peer, m *Activate, out *Out) {
 	case m.Incarnation != s.inc && !s.rules.WrongIncarnationAnswers:
 		a.Status = StatusWrongIncarnation
 	case m.Log == 0 || m.Epoch == 0 || m.Start == 0 || m.B+1 != m.Start || len(m.History) > MaxHistory || m.History.Validate() != nil ||
-		m.History.Last() != (HistoryEntry{m.Epoch, m.Start}) || len(m.Settings.Name) > MaxNameBytes || len(m.Settings.Peers) > MaxEnsemble:
+		m.History.Last() != (HistoryEntry{m.Epoch, m.Start}) || len(m.Settings.Name) > MaxNameBytes || len(m.Settings.Peers) > MaxEnsemble ||
+		len(m.Lost) > MaxLost || !validRanges(m.Lost, m.Start):
 		a.Status = StatusBad
 	case l != nil && m.Epoch < l.promised:
 		a.Status = StatusFenced // X10: refused after a higher promise
@@ -532,7 +517,11 @@ func (s *Shard) activate(from Peer, m *Activate, out *Out) {
 		}
 		if !s.rules.VoidFromStartOnly {
 			// What is void is dead for good, so its room may go in the same commit.
-			l.held.void(l.history, func(label Epoch) { out.Trims = append(out.Trims, Trim{Log: l.id, Label: label, Whole: true}) })
+			emptied := func(label Epoch) { out.Trims = append(out.Trims, Trim{Log: l.id, Label: label, Whole: true}) }
+			l.held.void(l.history, emptied)
+			if !s.rules.KeepLostCopies {
+				l.held.lose(m.Lost, emptied)
+			}
 		} else {
 			for i := range l.held {
 				if l.held[i].label < m.Epoch {
@@ -541,6 +530,9 @@ func (s *Shard) activate(from Peer, m *Activate, out *Out) {
 			}
 			l.held.dropThrough(0)
 		}
+		l.lost = append([]Range(nil), m.Lost...)
+		l.damaged = without(l.damaged, l.lost)
+		l.passLost()
 		l.raiseCLSN(m.B)
 		s.mark(l, out)
 	}

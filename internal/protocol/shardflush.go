@@ -184,6 +184,9 @@ func (s *Shard) Archived(now Time, log LogID, objects []ArchivedObject, out *Out
 	a, label := l.archived, Epoch(0)
 	for raised := true; raised; {
 		raised = false
+		if r, ok := rangeAt(l.lost, a+1); ok {
+			a, raised = r.To, true
+		}
 		for _, o := range objects {
 			end := min(o.Last, o.CLSN)
 			if s.rules.TrustForeignArchive {

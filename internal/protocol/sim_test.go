@@ -32,7 +32,9 @@ type sim struct {
 	// blocked: the node hears nothing from this client for a while, and then all of it, late.
 	blocked map[string]string
 	reader  simReader
-	rotten  *wnode // in some seeds no disk is lost, but one node's copies rot or cannot be read
+	losses  int           // accept-loss opens that completed
+	asked   []Incarnation // recorded or wanted at the last of them
+	rotten  *wnode        // in some seeds no disk is lost, but one node's copies rot or cannot be read
 }
 
 func newSim(seed uint64, rules Rules) *sim {
@@ -147,7 +149,7 @@ func (s *sim) newOpen() {
 	c.holdCAS = s.rng.IntN(3) == 0
 	target, qw := s.target()
 	s.say("open %s target=%v qw=%d", c.name, target, qw)
-	if err := s.open(c, target, qw); err != nil {
+	if err := s.open(c, target, qw, nil); err != nil {
 		s.oracle.violate("open: %v", err)
 	}
 }
@@ -373,7 +375,7 @@ func (s *sim) heal() {
 	}
 	s.deadline = 20000 * Millisecond
 	s.say("heal: record %v history %s", s.reg.ensemble, historyString(s.reg.history))
-	if err := s.open(c, s.members(names...), s.reg.qw); err != nil {
+	if err := s.open(c, s.members(names...), s.reg.qw, nil); err != nil {
 		s.oracle.violate("open: %v", err)
 		return
 	}
@@ -407,6 +409,10 @@ func (s *sim) heal() {
 		s.coldRead(n)
 	}
 	for x := s.reg.trimmed + 1; x <= s.oracle.high; x++ {
+		if l, lost := s.reg.lost.At(x); lost {
+			x = l.To
+			continue
+		}
 		if !served[x] && !s.archivedProof(x) {
 			s.oracle.violate("S1: LSN %d is served by no node and not archived", x)
 		}

@@ -14,7 +14,7 @@ type simReader struct {
 }
 
 func (s *sim) view() ReadView {
-	return ReadView{Ensemble: s.reg.ensemble, Qw: s.reg.qw, History: s.reg.history}
+	return ReadView{Ensemble: s.reg.ensemble, Qw: s.reg.qw, History: s.reg.history, Lost: s.reg.lost}
 }
 
 func (s *sim) readerStep() {
@@ -89,6 +89,10 @@ func (s *sim) readerServes() bool {
 		return false // what was asked under the old record is not judged under the new one
 	}
 	for x := LSN(1); x <= s.oracle.high+3; x++ {
+		if l, lost := s.reg.lost.At(x); lost {
+			x = l.To // a reader of the product looks there first
+			continue
+		}
 		if rec := r.m.Raw(x, r.replies); rec != nil {
 			s.oracle.served("raw read", x, string(rec.Data))
 		}
@@ -104,6 +108,10 @@ func (s *sim) readerTail(tail LSN) {
 	}
 	v := r.m.View()
 	for x := s.oracle.high + 1; x <= tail; x++ {
+		if l, lost := s.reg.lost.At(x); lost {
+			x = l.To
+			continue
+		}
 		var best *Record
 		for _, reply := range r.replies {
 			if reply == nil {

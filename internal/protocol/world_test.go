@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"errors"
 	"fmt"
 	"sort"
 	"strings"
@@ -43,6 +44,7 @@ type register struct {
 	history  History
 	trimmed  LSN
 	deleted  bool
+	lost     LostRanges
 }
 
 type object struct {
@@ -344,7 +346,7 @@ func (w *world) members(names ...string) Ensemble {
 }
 
 // open takes the token for a client by compare-and-swap and starts its opener. A client with a live writer re-opens.
-func (w *world) open(c *client, target Ensemble, qw int) error {
+func (w *world) open(c *client, target Ensemble, qw int, loss *AcceptLoss) error {
 	w.reg.epoch++
 	w.reg.owner = c
 	c.epoch = w.reg.epoch
@@ -353,7 +355,7 @@ func (w *world) open(c *client, target Ensemble, qw int) error {
 		target, qw = w.reg.ensemble, w.reg.qw
 	}
 	o, err := NewOpener(OpenerConfig{Log: testLog, Epoch: c.epoch, Recorded: w.reg.ensemble, Qw: w.reg.qw, History: w.reg.history,
-		Trimmed: w.reg.trimmed, Target: target, TargetQw: qw, Settings: w.settings, BlockBytes: w.block, FetchBytes: 64,
+		Trimmed: w.reg.trimmed, Lost: w.reg.lost, Loss: loss, Target: target, TargetQw: qw, Settings: w.settings, BlockBytes: w.block, FetchBytes: 64,
 		Deadline: w.now + w.deadline, Rules: w.rules})
 	if err != nil {
 		return err
@@ -380,8 +382,13 @@ func (w *world) cas(c *client) {
 		w.reg.ensemble, w.reg.history = i.Ensemble, i.History
 		w.reg.qw = c.opener.cfg.TargetQw
 		c.highAtCAS = w.oracle.high
-		if err := w.reg.history.Validate(); err != nil {
+		lost, err := w.reg.lost.With(i.Lost)
+		if err := errors.Join(err, w.reg.history.Validate()); err != nil {
 			w.oracle.violate("record: %v", err)
+		}
+		w.reg.lost = lost
+		if b := w.reg.history.Last().Start - 1; len(i.Lost) > 0 && i.Lost[len(i.Lost)-1].To == b {
+			w.oracle.high = max(w.oracle.high, b) // skipped: as good as committed
 		}
 		c.opener.Installed(w.now, nil)
 	}
@@ -396,6 +403,17 @@ func (w *world) pump(c *client) {
 	if o := c.opener; o != nil {
 		for _, s := range o.Sends(nil) {
 			w.send(c.name, string(s.To), s.Msg)
+		}
+		if after, ok := o.PendingLook(); ok {
+			w.event("%s: looks at the archive above LSN %d", c.name, after)
+			o.Looked(w.now, w.objects(after), nil)
+			w.pump(c)
+			return
+		}
+		if r := o.PendingRead(); r != nil {
+			o.Handle(w.now, w.archiveRead(r))
+			w.pump(c)
+			return
 		}
 		if i := o.PendingInstall(); i != nil {
 			c.install = i
@@ -447,7 +465,7 @@ func (w *world) openDone(c *client, o *Opener) {
 	c.opener = nil
 	c.opened++
 	cfg := res.Config
-	w.event("%s: open at epoch %d: R=%d T=%d repaired=%d copied=%d", c.name, cfg.Epoch, cfg.Start, cfg.Tail, res.Repaired, res.Copied)
+	w.event("%s: open at epoch %d: R=%d T=%d repaired=%d copied=%d%s", c.name, cfg.Epoch, cfg.Start, cfg.Tail, res.Repaired, res.Copied, lostString(res.Lost))
 	var err error
 	if c.writer != nil {
 		if err = c.writer.Reopened(w.now, cfg); err != nil {

@@ -15,6 +15,7 @@ func (w *world) snapshot(n *wnode, all bool) []object {
 	for x := l.archived + 1; x <= top; x++ {
 		label, ok := l.held.best(x)
 		if !ok {
+			x = l.skip(x, 0) - 1
 			continue
 		}
 		st, err := DecodeStored(x, label, n.recs[recKey{label, x}])
@@ -48,15 +49,13 @@ func (w *world) look(n *wnode) {
 		// Archived-through counts untrimmed LSNs only (P3): what is trimmed stands for an object that nobody needs.
 		objs = append(objs, ArchivedObject{w.reg.epoch, 1, t, t})
 	}
-	for _, o := range w.archive {
-		objs = append(objs, ArchivedObject{o.label, o.first, o.last, o.clsn})
-	}
+	objs = append(objs, w.objects(0)...)
 	w.out.Reset()
 	n.shard.Archived(w.now, testLog, objs, &w.out)
 	w.commit(n)
 }
 
-// coldRead is a reader with the watermark of a node, the record's whole history and the objects of the archive (H10).
+// coldRead is a reader with the watermark of a node, the record's whole history and lost ranges, and the objects of the archive (H10).
 func (w *world) coldRead(n *wnode) {
 	l := n.shard.logs[testLog]
 	if l == nil {
@@ -64,9 +63,42 @@ func (w *world) coldRead(n *wnode) {
 	}
 	for _, o := range w.archive {
 		for x := o.first; x <= min(o.last, l.clsn); x++ {
-			if x > o.clsn && !w.reg.history.Void(o.label, x) {
+			if _, lost := w.reg.lost.At(x); x > o.clsn && !lost && !w.reg.history.Void(o.label, x) {
 				w.oracle.served("cold read with the watermark of "+n.name, x, o.recs[x])
 			}
 		}
 	}
+}
+
+// objects lists what the archive holds that ends above an LSN.
+func (w *world) objects(after LSN) []ArchivedObject {
+	var objs []ArchivedObject
+	for _, o := range w.archive {
+		if o.last > after {
+			objs = append(objs, ArchivedObject{o.label, o.first, o.last, o.clsn})
+		}
+	}
+	return objs
+}
+
+// archiveRead answers an opener that reads copies of the archive, as a cold reader is served.
+func (w *world) archiveRead(r *ArchiveRead) *FetchReply {
+	f := &r.Fetch
+	out := &FetchReply{Log: f.Log, Epoch: f.Epoch, Req: f.Req, Incarnation: f.Incarnation, From: f.From, Through: f.To}
+	off := uint64(0)
+	for x := f.From; x <= min(f.To, r.B); x++ {
+		data, ok := "", false
+		for _, o := range w.archive {
+			if d, has := o.recs[x]; has && o.label == f.Label && !r.History.Void(o.label, x) {
+				data, ok = d, true
+			}
+		}
+		if !ok {
+			out.Damaged = append(out.Damaged, Range{x, x})
+			break
+		}
+		out.Records = append(out.Records, Record{LSN: x, Label: f.Label, SegStart: f.From, SegOff: off, Data: []byte(data)})
+		off += uint64(EncodedSize(len(data)))
+	}
+	return out
 }

@@ -30,6 +30,7 @@ type WriterConfig struct {
 	Ensemble Ensemble
 	Qw       int
 	History  History
+	Lost     []Range // for activations
 	Settings Settings
 	SegStart LSN    // the segment that the next record continues
 	SegOff   uint64 // its length so far
@@ -396,7 +397,7 @@ func (w *Writer) Fill(s Send, m *Append, buf []byte) []byte {
 // Activation builds the message of a SendActivate. The history in it is shared and not to be changed.
 func (w *Writer) Activation(node int) *Activate {
 	return &Activate{Log: w.cfg.Log, Epoch: w.cfg.Epoch, Incarnation: w.cfg.Ensemble[node].Incarnation, Start: w.cfg.Start, B: w.cfg.B,
-		History: w.cfg.History, Settings: w.cfg.Settings}
+		History: w.cfg.History, Lost: w.cfg.Lost, Settings: w.cfg.Settings}
 }
 
 // PushMessage builds the message of a SendWatermark, with the watermark and seal of now.

@@ -102,14 +102,16 @@ func (d *decoder) extents(field string) []protocol.Extent {
 	return es
 }
 
-func (d *decoder) damaged() []protocol.Range {
-	n := d.list("damaged", int(d.u32("damaged")), protocol.MaxExtents, 16)
+func (d *decoder) damaged() []protocol.Range { return d.ranges("damaged", protocol.MaxExtents) }
+
+func (d *decoder) ranges(field string, limit int) []protocol.Range {
+	n := d.list(field, int(d.u32(field)), limit, 16)
 	if n == 0 {
 		return nil
 	}
 	rs := make([]protocol.Range, n)
 	for i := range rs {
-		rs[i] = protocol.Range{From: d.lsn("damaged"), To: d.lsn("damaged")}
+		rs[i] = protocol.Range{From: d.lsn(field), To: d.lsn(field)}
 	}
 	return rs
 }
@@ -156,7 +158,7 @@ func (d *decoder) records(total uint32) []protocol.Record {
 	return rs
 }
 
-func (d *decoder) activate(m *protocol.Activate) {
+func (d *decoder) activate(m *protocol.Activate, lost bool) {
 	if n := d.list("history", int(d.u32("history")), protocol.MaxHistory, 16); n > 0 {
 		m.History = make(protocol.History, n)
 		for i := range m.History {
@@ -172,6 +174,11 @@ func (d *decoder) activate(m *protocol.Activate) {
 			s.Peers[i] = protocol.Incarnation(d.u64("peers"))
 		}
 	}
+	if lost {
+		if m.Lost = d.ranges("lost", protocol.MaxLost); len(m.Lost) == 0 {
+			d.fail("lost", "no ranges in a message that is to have some")
+		}
+	}
 }
 
 // message decodes the kinds that are not on the hot path.
@@ -179,7 +186,8 @@ func (d *decoder) message(r *Reader) protocol.Message {
 	log, epoch, inc, sub, status, count := r.Log(), r.Epoch(), r.h.Incarnation, r.msg[1], protocol.Status(r.msg[2]), r.count()
 	isReply := d.kind == KindOpenReply || d.kind == KindFetchReply || d.kind == KindReadReply
 	hasRecords := d.kind == KindFetchReply || d.kind == KindReadReply
-	if sub != 0 || (status != 0 && !isReply) || (count != 0 && !hasRecords) {
+	lost := d.kind == KindActivate && sub == activateLost
+	if sub != 0 && !lost || (status != 0 && !isReply) || (count != 0 && !hasRecords) {
 		d.fail("header", "sub-kind %d, status %d, count %d", sub, uint8(status), count)
 	}
 	if epoch != 0 && (d.kind == KindRead || d.kind == KindReadReply) {
@@ -201,7 +209,7 @@ func (d *decoder) message(r *Reader) protocol.Message {
 			Through: d.lsn("through"), Damaged: d.damaged(), Records: d.records(count)}
 	case KindActivate:
 		m := &protocol.Activate{Log: log, Epoch: epoch, Incarnation: inc, Start: d.lsn("start"), B: d.lsn("b")}
-		d.activate(m)
+		d.activate(m, lost)
 		return m
 	case KindWatermark:
 		return &protocol.Watermark{Log: log, Epoch: epoch, Incarnation: inc, CLSN: d.lsn("clsn"), Sealed: d.lsn("sealed")}

@@ -33,7 +33,7 @@ func encodeMessage(b []byte, m protocol.Message) ([]byte, error) {
 		b = appendHead(b, KindOpenReply, 0, byte(m.Status), 0, m.Log, m.Epoch)
 		b = u64s(b, m.Req, uint64(m.Promised), uint64(m.Activated), uint64(m.Start), uint64(m.CLSN), uint64(m.ArchivedThrough), uint64(m.Through))
 		if b, err = appendExtents(b, KindOpenReply, "held", m.Held); err == nil {
-			b, err = appendRanges(b, KindOpenReply, m.Damaged)
+			b, err = appendRanges(b, KindOpenReply, "damaged", m.Damaged, protocol.MaxExtents)
 		}
 	case *protocol.Fetch:
 		b = appendHead(b, KindFetch, 0, 0, 0, m.Log, m.Epoch)
@@ -42,11 +42,15 @@ func encodeMessage(b []byte, m protocol.Message) ([]byte, error) {
 	case *protocol.FetchReply:
 		b = appendHead(b, KindFetchReply, 0, byte(m.Status), uint32(len(m.Records)), m.Log, m.Epoch)
 		b = u64s(b, m.Req, uint64(m.Promised), uint64(m.ArchivedThrough), uint64(m.From), uint64(m.Through))
-		if b, err = appendRanges(b, KindFetchReply, m.Damaged); err == nil {
+		if b, err = appendRanges(b, KindFetchReply, "damaged", m.Damaged, protocol.MaxExtents); err == nil {
 			b, err = appendRecords(b, KindFetchReply, m.Records)
 		}
 	case *protocol.Activate:
-		b = appendHead(b, KindActivate, 0, 0, 0, m.Log, m.Epoch)
+		sub := byte(0)
+		if len(m.Lost) > 0 {
+			sub = activateLost
+		}
+		b = appendHead(b, KindActivate, sub, 0, 0, m.Log, m.Epoch)
 		b = u64s(b, m.Start, m.B)
 		b, err = appendActivate(b, m)
 	case *protocol.Watermark:
@@ -63,7 +67,7 @@ func encodeMessage(b []byte, m protocol.Message) ([]byte, error) {
 		b = u64s(b, m.Req, uint64(m.Activated), uint64(m.Start), uint64(m.CLSN), uint64(m.ArchivedThrough),
 			uint64(m.Highest), uint64(m.HighestLabel), uint64(m.From), uint64(m.Through))
 		if b, err = appendExtents(b, KindReadReply, "uncommitted", m.Uncommitted); err == nil {
-			b, err = appendRanges(b, KindReadReply, m.Damaged)
+			b, err = appendRanges(b, KindReadReply, "damaged", m.Damaged, protocol.MaxExtents)
 		}
 		if err == nil {
 			b, err = appendRecords(b, KindReadReply, m.Records)
@@ -105,9 +109,9 @@ func appendExtents(b []byte, k Kind, field string, es []protocol.Extent) ([]byte
 	return b, nil
 }
 
-func appendRanges(b []byte, k Kind, rs []protocol.Range) ([]byte, error) {
-	if len(rs) > protocol.MaxExtents {
-		return nil, badField(k, "damaged", "%d ranges, at most %d", len(rs), protocol.MaxExtents)
+func appendRanges(b []byte, k Kind, field string, rs []protocol.Range, limit int) ([]byte, error) {
+	if len(rs) > limit {
+		return nil, badField(k, field, "%d ranges, at most %d", len(rs), limit)
 	}
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(rs)))
 	for _, r := range rs {
@@ -136,8 +140,15 @@ func appendActivate(b []byte, m *protocol.Activate) ([]byte, error) {
 		return nil, badField(KindActivate, "peers", "%d nodes, at most %d", len(s.Peers), protocol.MaxEnsemble)
 	}
 	b = append(b, yes(s.Memory), s.Qw, byte(len(s.Peers)))
-	return u64s(b, s.Peers...), nil
+	b = u64s(b, s.Peers...)
+	if len(m.Lost) == 0 {
+		return b, nil
+	}
+	return appendRanges(b, KindActivate, "lost", m.Lost, protocol.MaxLost)
 }
+
+// activateLost is the sub-kind of an Activate with lost ranges. They stand at the end of its body.
+const activateLost = 1
 
 // RunBytes is the head of a run of records in a reply: first LSN, label, segment start, segment offset and count. A reply
 // takes at most RunBytes + protocol.EncodedSize per record; consecutive records of one label and segment share one head.

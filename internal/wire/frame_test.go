@@ -81,7 +81,7 @@ func TestFullestMessagesFitAFrame(t *testing.T) {
 	records[1].Data = data
 	for _, m := range []protocol.Message{
 		&protocol.OpenReply{Held: extents, Damaged: ranges},
-		&protocol.Activate{History: make(protocol.History, protocol.MaxHistory)},
+		&protocol.Activate{History: make(protocol.History, protocol.MaxHistory), Lost: make([]protocol.Range, protocol.MaxLost)},
 		&protocol.ReadReply{Uncommitted: extents, Damaged: ranges, Records: records},
 	} {
 		frame, err := AppendFrame(nil, testCluster, 0, m)

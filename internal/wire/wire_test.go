@@ -47,6 +47,7 @@ func samples() []protocol.Message {
 		&protocol.FetchReply{Log: 6, Epoch: 7, Req: 11, Incarnation: 0xaabb, Status: protocol.StatusNotPromised, Promised: 8, ArchivedThrough: 9,
 			From: 100, Through: 103, Records: records, Damaged: ranges},
 		&protocol.Activate{Log: 7, Epoch: 7, Incarnation: 0xaabb, Start: 100, B: 99, History: protocol.History{{Epoch: 3, Start: 1}, {Epoch: 7, Start: 100}},
+			Lost: []protocol.Range{{From: 5, To: 9}, {From: 40, To: 40}},
 			Settings: protocol.Settings{Name: "orders/wal", Window: 1024, SegmentBytes: 16 << 20, FlushAgeMS: 5000, Memory: true,
 				Peers: []protocol.Incarnation{0xaabb, 0xccdd, 0xeeff}, Qw: 2}},
 		&protocol.Watermark{Log: 8, Epoch: 7, Incarnation: 0xaabb, CLSN: 100, Sealed: 95},
@@ -104,7 +105,14 @@ func TestSamplesAreComplete(t *testing.T) {
 
 func TestGolden(t *testing.T) {
 	for _, m := range samples() {
-		check(t, KindOf(m).String(), encode(t, m))
+		name := KindOf(m).String()
+		if a, ok := m.(*protocol.Activate); ok {
+			plain := *a
+			plain.Lost = nil
+			check(t, name, encode(t, &plain))
+			name += "-lost"
+		}
+		check(t, name, encode(t, m))
 	}
 	check(t, "notice", AppendNotice(nil, testCluster))
 	frame, err := AppendFrame(nil, testCluster, 7001, samples()[2])
@@ -315,6 +323,7 @@ func TestWriterRefusesWhatNobodyWouldRead(t *testing.T) {
 		"run":            &protocol.ReadReply{Records: make([]protocol.Record, 1)},
 		"max bytes":      &protocol.Fetch{MaxBytes: MaxReplyBytes + 1},
 		"history":        &protocol.Activate{History: make(protocol.History, protocol.MaxHistory+1)},
+		"lost":           &protocol.Activate{Lost: make([]protocol.Range, protocol.MaxLost+1)},
 		"peers":          &protocol.Activate{Settings: protocol.Settings{Peers: make([]protocol.Incarnation, protocol.MaxEnsemble+1)}},
 	}
 	for field, m := range bad {
@@ -523,6 +532,9 @@ func randomMessage(rng *rand.Rand, inc protocol.Incarnation) protocol.Message {
 		}
 		for range rng.IntN(protocol.MaxEnsemble + 1) {
 			m.Settings.Peers = append(m.Settings.Peers, protocol.Incarnation(rng.Uint64()))
+		}
+		for range rng.IntN(3) {
+			m.Lost = append(m.Lost, protocol.Range{From: lsn(), To: lsn()})
 		}
 		return m
 	case KindWatermark:
