@@ -140,8 +140,10 @@ type LogInfo struct {
 	History    []Reign
 	Options    LogOptions
 	TrimBefore LSN // LSNs below it are trimmed; at least 1
-	Created    time.Time
-	Updated    time.Time
+	// Lost is what was given up with AcceptLoss and is not trimmed, ascending.
+	Lost    []LostRange
+	Created time.Time
+	Updated time.Time
 }
 
 // Record is one record of a log.

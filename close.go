@@ -158,7 +158,7 @@ func (w *Writer) drain() {
 
 // Reopen moves the live writer to another set of nodes (P11): it takes a new epoch of its own log, copies what the new
 // nodes lack, and sends again, same LSN and bytes, what was given out and is not committed. Appends wait meanwhile; Sync
-// waiters are served by the new epoch. Only Nodes, Replace and Qw of o are used; the zero value takes a new epoch on
+// waiters are served by the new epoch. Only Nodes, Replace and Qw of o are used, AcceptLoss is refused; the zero value takes a new epoch on
 // the same nodes.
 //
 // Errors: ErrInvalid and ErrUnavailable, definite, before the new epoch was taken: the writer goes on as it was. ErrUnavailable
@@ -172,6 +172,9 @@ func (w *Writer) Reopen(ctx context.Context, o WriterOptions) error {
 	defer done()
 	if err := checkWriterOptions(w.name, &o); err != nil {
 		return err
+	}
+	if o.AcceptLoss != nil {
+		return invalid(op, w.name, "AcceptLoss is for OpenWriter: a live writer has records that are not lost")
 	}
 	w.mu.Lock()
 	rec, failed, closing := w.rec, w.err, w.closing

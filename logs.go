@@ -116,7 +116,7 @@ func zonesOf(e protocol.Ensemble) int {
 
 func (c *Client) logInfo(ctx context.Context, r *meta.LogRecord) (LogInfo, error) {
 	out := LogInfo{Name: r.Name, ID: LogID(r.ID), Epoch: Epoch(r.Epoch), Opener: r.Opener, Options: logOptions(r.Options),
-		TrimBefore: LSN(r.TrimBefore), Created: r.Created, Updated: r.Updated}
+		TrimBefore: LSN(r.TrimBefore), Lost: lostRanges(r.Lost), Created: r.Created, Updated: r.Updated}
 	for _, h := range r.History {
 		out.History = append(out.History, Reign{Epoch(h.Epoch), LSN(h.Start)})
 	}

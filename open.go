@@ -29,6 +29,8 @@ type WriterOptions struct {
 	// zero is the log's window and 8 MiB. A writer that has appended nothing for 30 s (ten minutes, if a node lacks something)
 	// keeps the last 16 records at most, and 16 KiB.
 	RetainRecords, RetainBytes int
+	// AcceptLoss, if not nil, lets the open go on without records that cannot be had any more. See there; nil loses nothing.
+	AcceptLoss *AcceptLoss
 }
 
 // OpenWriter opens a log for writing: it fences the previous writer, recovers exactly the committed log, and returns when
@@ -36,7 +38,8 @@ type WriterOptions struct {
 // of ctx it gives up after Config.Timeout.
 //
 // Errors: ErrNotFound; ErrFenced: a newer open won meanwhile; ErrUnavailable with Missing: nothing was guessed and nothing
-// is lost, but the previous writer may be fenced already; ErrInvalid; ErrClosed. Every call may be repeated.
+// is lost, but the previous writer may be fenced already; ErrInvalid; ErrClosed. Every call may be repeated, one with
+// AcceptLoss after a new look at the log.
 func (c *Client) OpenWriter(ctx context.Context, name string, o WriterOptions) (*Writer, error) {
 	const op = "open writer"
 	if c.closed() {
@@ -51,6 +54,7 @@ func (c *Client) OpenWriter(ctx context.Context, name string, o WriterOptions) (
 	if err != nil {
 		return nil, c.finish(op, name, err)
 	}
+	c.noteLoss(name, res.result)
 	w, err := c.newWriter(ctx, name, res, &o)
 	if err != nil {
 		return nil, c.finish(op, name, err)
@@ -80,18 +84,29 @@ type taken struct {
 // log: its owner must still stand, and it is told of the token before any node is.
 func (c *Client) takeover(ctx context.Context, op, name string, o *WriterOptions, live *Writer) (_ *taken, err error) {
 	var known *meta.Log
-	if len(o.Nodes) > 0 || len(o.Replace) > 0 {
+	var owner meta.Owner
+	if len(o.Nodes) > 0 || len(o.Replace) > 0 || o.AcceptLoss != nil {
 		// A target that cannot work is refused before the token is taken, or a typing error would cost the old writer its log.
 		log, err := c.cat.Load(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		if _, _, _, err := c.target(ctx, &log.Record, o); err != nil {
+		recorded, target, _, err := c.target(ctx, &log.Record, o)
+		if err != nil {
+			return nil, err
+		}
+		if o.AcceptLoss != nil {
+			if err := o.AcceptLoss.consent(&log.Record); err != nil {
+				return nil, err
+			}
+			owner = log.Record.Owner() // it must stand when the token is taken
+		}
+		if _, err := o.loss(ctx, name, recorded, target); err != nil {
 			return nil, err
 		}
 		known = &log
 	}
-	raise := meta.Raise{Nonce: c.cat.Nonce(), Opener: c.cfg.Name, Known: known}
+	raise := meta.Raise{Nonce: c.cat.Nonce(), Opener: c.cfg.Name, From: owner, Known: known}
 	if live != nil {
 		raise = live.raise(raise)
 	}
@@ -111,7 +126,11 @@ func (c *Client) takeover(ctx context.Context, op, name string, o *WriterOptions
 	if err != nil {
 		return nil, err
 	}
-	call, err := c.newOpenCall(ctx, op, rec, recorded, target, qw)
+	loss, err := o.loss(ctx, name, recorded, target)
+	if err != nil {
+		return nil, err
+	}
+	call, err := c.newOpenCall(ctx, op, rec, recorded, target, qw, loss)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +219,9 @@ type openCall struct {
 	o        *protocol.Opener
 	sends    []protocol.OpenSend
 	install  *protocol.Install
-	members  protocol.Ensemble // all that take part
+	look     *protocol.LSN         // the opener wants to know what the archive holds above it
+	read     *protocol.ArchiveRead // and records of it
+	members  protocol.Ensemble     // all that take part
 	answered map[protocol.Incarnation]bool
 	tries    map[openKey]int
 	released bool // nobody waits for it any more: it must send nothing
@@ -217,7 +238,9 @@ type openKey struct {
 	parcelKey
 }
 
-func (c *Client) newOpenCall(ctx context.Context, op string, rec *meta.LogRecord, recorded, target protocol.Ensemble, qw int) (*openCall, error) {
+func (c *Client) newOpenCall(ctx context.Context, op string, rec *meta.LogRecord, recorded, target protocol.Ensemble, qw int,
+	loss *protocol.AcceptLoss) (*openCall, error) {
+
 	call := &openCall{c: c, op: op, name: rec.Name, id: rec.ID, epoch: rec.Epoch, nodes: map[protocol.NodeID]*openPeer{}, notify: make(chan struct{}, 1),
 		answered: map[protocol.Incarnation]bool{}, tries: map[openKey]int{}}
 	call.t = newTimer(call)
@@ -239,7 +262,7 @@ func (c *Client) newOpenCall(ctx context.Context, op string, rec *meta.LogRecord
 	deadline, _ := ctx.Deadline() // call has set one
 	o, err := protocol.NewOpener(protocol.OpenerConfig{
 		Log: rec.ID, Epoch: rec.Epoch, Recorded: recorded, Qw: recordedQw(rec, recorded, qw), History: rec.History, Trimmed: rec.TrimBefore - 1,
-		Target: target, TargetQw: qw, Settings: settings(rec), BlockBytes: wire.BlockLimit(call.limit),
+		Lost: rec.LostRanges(), Loss: loss, Target: target, TargetQw: qw, Settings: settings(rec), BlockBytes: wire.BlockLimit(call.limit),
 		Deadline: protocol.Time(deadline.Sub(c.begin)),
 	})
 	if err != nil {
@@ -274,13 +297,17 @@ func (c *Client) drive(ctx context.Context, call *openCall, raised *meta.Log, qw
 	for {
 		call.mu.Lock()
 		install, result, err := call.install, call.o.Result(), call.o.Err()
-		call.install = nil
+		look, read := call.look, call.read
+		call.install, call.look, call.read = nil, nil, nil
 		call.mu.Unlock()
 		switch {
 		case err != nil:
 			return rec, err
 		case result != nil:
 			return rec, nil
+		case look != nil || read != nil:
+			call.lookForLoss(ctx, look, read)
+			continue
 		case install != nil:
 			log, err := c.installed(ctx, call.name, raised, install, qw)
 			if err == nil {
@@ -313,7 +340,7 @@ func (c *Client) installed(ctx context.Context, name string, raised *meta.Log, i
 	if err != nil {
 		return meta.Log{}, err
 	}
-	i := meta.Install{Owner: raised.Record.Owner(), Ensemble: id, Start: in.Start, Known: raised}
+	i := meta.Install{Owner: raised.Record.Owner(), Ensemble: id, Start: in.Start, Lost: in.Lost, Known: raised}
 	if o := raised.Record.Options; o.N != len(in.Ensemble) || o.Qw != qw {
 		i.N, i.Qw, i.Zones = len(in.Ensemble), qw, min(o.Zones, len(in.Ensemble))
 	}
@@ -416,8 +443,14 @@ func (call *openCall) settle(now protocol.Time) {
 	if i := call.o.PendingInstall(); i != nil {
 		call.install = i
 	}
+	if after, ok := call.o.PendingLook(); ok {
+		call.look = &after
+	}
+	if r := call.o.PendingRead(); r != nil {
+		call.read = r
+	}
 	over := call.o.Result() != nil || call.o.Err() != nil
-	wake := call.install != nil || over
+	wake := call.install != nil || call.look != nil || call.read != nil || over
 	next := call.o.NextTick()
 	job := call.c.jobs.get(call.c)
 	for _, s := range call.sends {

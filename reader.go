@@ -98,7 +98,7 @@ func (r *Reader) reload(ctx context.Context) error {
 }
 
 func (r *Reader) adopt(ctx context.Context, rec *meta.LogRecord) error {
-	v := protocol.ReadView{Qw: rec.Options.Qw, History: rec.History, TrimBefore: rec.TrimBefore}
+	v := protocol.ReadView{Qw: rec.Options.Qw, History: rec.History, TrimBefore: rec.TrimBefore, Lost: rec.LostRanges()}
 	if rec.Ensemble != "" {
 		e, err := r.c.cat.LoadEnsemble(ctx, rec.Ensemble)
 		if err != nil {
@@ -153,6 +153,13 @@ func (r *Reader) Read(ctx context.Context, lsn LSN, dst []byte) ([]byte, error) 
 	}
 	if before := r.c.trimmedBefore(r.id); protocol.LSN(lsn) < before {
 		return dst, r.trimmed(op, lsn, before)
+	}
+	if _, ok := r.lostAt(protocol.LSN(lsn)); ok {
+		ctx, done := r.c.call(ctx)
+		defer done()
+		if err := r.lost(ctx, op, protocol.LSN(lsn)); err != nil {
+			return dst, r.c.finish(op, r.name, err)
+		}
 	}
 	for _, e := range r.c.routes.get(r.id) {
 		if w, ok := e.(*Writer); ok {
@@ -229,7 +236,10 @@ func (r *Reader) fetch(ctx context.Context, op string, from, to protocol.LSN, ma
 		if before := r.c.trimmedBefore(r.id); from < before {
 			return found{}, r.trimmed(op, LSN(from), before)
 		}
-		f, silent, err := r.round(ctx, op, from, to, maxBytes, miss)
+		if err := r.lost(ctx, op, from); err != nil {
+			return found{}, err
+		}
+		f, silent, err := r.round(ctx, op, from, r.kept(from, to), maxBytes, miss)
 		if err != nil || silent == nil {
 			return f, err
 		}
@@ -341,6 +351,9 @@ func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, mis
 	}
 	if from < v.TrimBefore {
 		return found{}, nil, r.trimmed(op, LSN(from), v.TrimBefore)
+	}
+	if _, ok := r.lostAt(from); ok {
+		return found{}, []protocol.NodeID{}, nil // look there first
 	}
 	replies := r.askOthers(ctx, v.Ensemble, make([]*protocol.ReadReply, len(v.Ensemble)),
 		protocol.Read{Log: r.id, From: from, To: to, MaxBytes: chunkBytes, Raw: true})

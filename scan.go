@@ -132,7 +132,7 @@ func (r *Reader) produce(ctx context.Context, op string, from, to protocol.LSN, 
 			return next, err
 		case f.cold != 0:
 			// After a miss, what neither nodes nor archive have must be explained without the archive.
-			if next, miss, err = r.produceCold(ctx, next, min(to, f.cold), out); err != nil {
+			if next, miss, err = r.produceCold(ctx, next, r.kept(next, min(to, f.cold)), out); err != nil {
 				return next, err
 			}
 		case len(f.records) == 0:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,6 +98,8 @@ type WriterInfo struct {
 	Durability Durability
 	// Repaired and Copied count LSNs that the open wrote again: the uncommitted tail, and what new nodes lacked.
 	Repaired, Copied int
+	// Lost is what the open gave up; empty unless AcceptLoss was set and nothing else could be done.
+	Lost []LostRange
 }
 
 func (c *Client) newWriter(ctx context.Context, name string, t *taken, o *WriterOptions) (*Writer, error) {
@@ -137,9 +140,10 @@ func (w *Writer) Info() WriterInfo {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	cfg := &w.result.Config
+	lost := slices.DeleteFunc(lostRanges(w.rec.Lost), func(l LostRange) bool { return l.Epoch != Epoch(cfg.Epoch) })
 	return WriterInfo{Log: w.name, ID: LogID(w.id), Epoch: Epoch(cfg.Epoch), Start: LSN(cfg.Start), Recovered: LSN(cfg.Tail), Next: LSN(w.m.Next()),
 		Committed: LSN(w.m.Committed()), Nodes: memberInfo(cfg.Ensemble), Qw: cfg.Qw, Window: int(cfg.Settings.Window),
-		Durability: Durability(w.rec.Options.Durability), Repaired: w.result.Repaired, Copied: w.result.Copied}
+		Durability: Durability(w.rec.Options.Durability), Repaired: w.result.Repaired, Copied: w.result.Copied, Lost: lost}
 }
 
 func memberInfo(e protocol.Ensemble) []NodeInfo {
