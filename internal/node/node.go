@@ -166,6 +166,7 @@ func (n *Node) start(ctx, background context.Context) error {
 	if err := n.register(ctx); err != nil {
 		return err
 	}
+	n.startWatcher(background) // before the threads, which ask it who is down
 	for _, t := range n.threads {
 		t.post.cluster = n.cluster
 		t.beat.Store(int64(n.now()))
@@ -180,7 +181,6 @@ func (n *Node) start(ctx, background context.Context) error {
 	}
 	n.flusher.start(background, n, n.cfg.FlushWorkers)
 	n.collector.wg.Go(func() { n.collectLoop(background) })
-	n.startWatcher(background)
 	n.background.Go(func() { n.prober(background) })
 	n.phase.Store(nil)
 	n.cfg.Log.Info("node serves", "node", n.cfg.Node, "incarnation", n.dir.inc.String(), "cluster", n.cluster.String(), "address", n.advertise,
