@@ -145,13 +145,14 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 func (n *Node) start(ctx, background context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.StartTimeout)
 	defer cancel()
+	// Before HTTP is served: without a phase the node counts as started.
+	n.enter("waiting for the object store")
 	// The sockets are bound first: HTTP tells who waits for the node what it is doing, and no datagram that arrives before the
 	// threads run is lost.
 	if err := n.listen(); err != nil {
 		return err
 	}
 	n.serve()
-	n.enter("waiting for the object store")
 	if err := n.joinCluster(ctx); err != nil {
 		return err
 	}
