@@ -153,6 +153,9 @@ func (c *Client) noteLoss(name string, r *protocol.OpenResult) {
 
 // lostAt returns the lost range of the record that x is in.
 func (r *Reader) lostAt(x protocol.LSN) (protocol.Lost, bool) {
+	if !r.anyLost.Load() {
+		return protocol.Lost{}, false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.m.View().Lost.At(x)

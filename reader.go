@@ -34,10 +34,11 @@ type Reader struct {
 
 	mu       sync.Mutex
 	m        protocol.Merge
-	revision int64     // of the record that m has
-	read     time.Time // when the record was read
-	prefer   int       // the member that is asked first
-	busy     bool      // the last answer of some node was that it is overloaded
+	revision int64       // of the record that m has
+	read     time.Time   // when the record was read
+	prefer   int         // the member that is asked first
+	anyLost  atomic.Bool // the record has lost ranges
+	busy     bool        // the last answer of some node was that it is overloaded
 
 	hotRecords, coldRecords atomic.Uint64
 }
@@ -113,6 +114,7 @@ func (r *Reader) adopt(ctx context.Context, rec *meta.LogRecord) error {
 	// it was called.
 	if rec.Revision >= r.revision {
 		r.m.SetView(v)
+		r.anyLost.Store(len(v.Lost) > 0)
 		r.revision, r.read = rec.Revision, time.Now()
 	}
 	return nil

@@ -148,6 +148,9 @@ func advice(err error) string {
 			return "run the command again when the nodes and the object store answer; 'btrlog cluster status' shows how they are"
 		}
 	case btrlog.ErrDataLoss:
+		if e.Epoch != 0 { // on record
+			return fmt.Sprintf("there is no way to get them; --from %d begins behind them", e.To+1)
+		}
 		return "bring back the nodes that held them, or tell the owner of the log"
 	}
 	return ""
@@ -169,7 +172,8 @@ func adviceOnReplaced(e *btrlog.Error) string {
 	if len(silent) > 0 {
 		return "start " + strings.Join(silent, ", ") + "; then " + adopt
 	}
-	return "bring back one of the disks that the log knows of " + strings.Join(e.Replaced, ", ") + "; with enough of them " + adopt
+	return "bring back one of the disks that the log knows of " + strings.Join(e.Replaced, ", ") + "; with enough of them " + adopt +
+		"; if they are lost for good, see 'btrlog log recover --help'"
 }
 
 // noSuchLog says what to do about a log that is not there. Only a command that is there to use a log proposes to make it.
@@ -181,7 +185,7 @@ func noSuchLog(cmd *cobra.Command, err error) string {
 	switch cmd.Name() {
 	case "append", "cat", "follow", "info":
 		return fmt.Sprintf("'btrlog log list' shows the logs, 'btrlog log create %s' makes it", e.Log)
-	case "delete", "fence", "trim", "replace":
+	case "delete", "fence", "trim", "replace", "recover":
 		return "'btrlog log list' shows the logs"
 	}
 	return ""

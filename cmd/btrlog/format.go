@@ -80,6 +80,10 @@ func printInfo(w io.Writer, d description) error {
 		for i, h := range d.History {
 			row(orElse(i == 0, "history", ""), "epoch %d from LSN %d", h.Epoch, h.Start)
 		}
+		for i, l := range d.Lost {
+			what := orElse(l.Skipped, "skipped, records may have been acknowledged there", "committed, and nowhere")
+			row(orElse(i == 0, "lost", ""), "%s: %s; accepted at epoch %d, %s", lsnRange(l.From, l.To), what, l.Epoch, stamp(l.At))
+		}
 		row("created", "%s", stamp(d.Created))
 		row("updated", "%s", stamp(d.Updated))
 	})

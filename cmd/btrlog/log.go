@@ -24,7 +24,7 @@ Without --store and --nodes the commands speak to the node at ` + defaultListen 
 	c.flags(cmd)
 	grouped(cmd, "Logs", logCreate(&c), logList(&c), logInfo(&c), logDelete(&c))
 	grouped(cmd, "Records", logAppend(&c), logCat(&c), logFollow(&c), logTrim(&c))
-	grouped(cmd, "Who writes a log, and where it is", logFence(&c), logReplace(&c))
+	grouped(cmd, "Who writes a log, and where it is", logFence(&c), logReplace(&c), logRecover(&c))
 	return cmd
 }
 
@@ -237,8 +237,10 @@ type description struct {
 	RetainAge   int64       `json:"retain_age_ms"`
 	RetainBytes int64       `json:"retain_bytes"`
 	History     []reign     `json:"history"`
-	Created     time.Time   `json:"created"`
-	Updated     time.Time   `json:"updated"`
+	// Lost is what the owner of the log gave up and what is not trimmed since.
+	Lost    []lostFields `json:"lost"`
+	Created time.Time    `json:"created"`
+	Updated time.Time    `json:"updated"`
 }
 
 type member struct {
@@ -285,7 +287,7 @@ func describe(i btrlog.LogInfo) description {
 	o := i.Options
 	d := description{Name: i.Name, ID: i.ID.String(), Epoch: uint64(i.Epoch), Opener: i.Opener, TrimBefore: i.TrimBefore, Nodes: membersOf(i.Nodes), N: o.N, Qw: o.Qw,
 		Zones: o.Zones, Durability: string(o.Durability), Segment: o.SegmentBytes, Window: o.Window, FlushAge: o.FlushAge.Milliseconds(),
-		RetainAge: o.RetainAge.Milliseconds(), RetainBytes: o.RetainBytes, History: []reign{}, Created: i.Created, Updated: i.Updated}
+		RetainAge: o.RetainAge.Milliseconds(), RetainBytes: o.RetainBytes, History: []reign{}, Lost: lostOf(i.Lost), Created: i.Created, Updated: i.Updated}
 	if o.FlushAge < 0 {
 		d.FlushAge = -1
 	}

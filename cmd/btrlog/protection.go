@@ -111,8 +111,8 @@ func (l *logReport) judge(info *btrlog.LogInfo, nodes map[string]*nodeReport) {
 		l.Answering++
 		s := n.logs[l.ID]
 		if s == nil {
-			if l.committed > l.archived {
-				l.Nodes = append(l.Nodes, nodeProblem{m.Name, "has none of " + lsnRange(btrlog.LSN(l.archived+1), btrlog.LSN(l.committed)), true})
+			if r, ok := lowest(keeps(info, protocol.Range{From: l.archived + 1, To: l.committed}), l.archived, l.committed); ok {
+				l.Nodes = append(l.Nodes, nodeProblem{m.Name, "has none of " + lsnRange(btrlog.LSN(r.From), btrlog.LSN(l.committed)), true})
 				continue
 			}
 			l.Copies++
@@ -133,6 +133,7 @@ func (l *logReport) judge(info *btrlog.LogInfo, nodes map[string]*nodeReport) {
 		if from := voidFrom(info.History, s.Activated); from <= l.committed {
 			lacks = append(lacks, protocol.Range{From: from, To: l.committed}) // copies of a reign that was over
 		}
+		lacks = keeps(info, lacks...)
 		if r, ok := lowest(lacks, l.archived, l.committed); ok {
 			l.Nodes = append(l.Nodes, nodeProblem{m.Name, "lacks " + lsnRange(btrlog.LSN(r.From), btrlog.LSN(r.To)) + orElse(len(lacks) > 1, " and others", ""), true})
 			continue
@@ -145,6 +146,24 @@ func (l *logReport) judge(info *btrlog.LogInfo, nodes map[string]*nodeReport) {
 	if known || l.committed <= l.archived && l.committed > 0 {
 		l.AtRisk = &risk
 	}
+}
+
+// keeps leaves out of ranges what the log has lost: no node lacks that.
+func keeps(info *btrlog.LogInfo, ranges ...protocol.Range) []protocol.Range {
+	for _, l := range info.Lost {
+		from, to := protocol.LSN(l.From), protocol.LSN(l.To)
+		var rest []protocol.Range
+		for _, r := range ranges {
+			if before := (protocol.Range{From: r.From, To: min(r.To, from-1)}); before.From <= before.To {
+				rest = append(rest, before)
+			}
+			if behind := (protocol.Range{From: max(r.From, to+1), To: r.To}); behind.From <= behind.To {
+				rest = append(rest, behind)
+			}
+		}
+		ranges = rest
+	}
+	return ranges
 }
 
 // voidFrom is the first LSN at which the copies of a node that last heard of the epoch activated are void: a later reign began there.

@@ -62,6 +62,32 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// No node lacks what the log has lost.
+func TestLostIsNotLacking(t *testing.T) {
+	info := btrlog.LogInfo{Name: "lost", ID: 7, TrimBefore: 1, Options: btrlog.LogOptions{Qw: 1}, History: []btrlog.Reign{{Epoch: 1, Start: 1}, {Epoch: 2, Start: 101}},
+		Nodes: []btrlog.NodeInfo{{Name: "a", Incarnation: 1}, {Name: "b", Incarnation: 2}},
+		Lost:  []btrlog.LostRange{{From: 5, To: 6, Epoch: 2}, {From: 11, To: 100, Epoch: 2, Skipped: true}}}
+	look := func(b *node.LogStatus) string {
+		rep := &clusterReport{}
+		id := protocol.LogID(7).String()
+		for i, s := range []*node.LogStatus{{Activated: 2, Committed: 110, Highest: 110, Unarchived: 50}, b} {
+			rep.Nodes = append(rep.Nodes, &nodeReport{Name: info.Nodes[i].Name, Incarnation: incarnation(info.Nodes[i].Incarnation), Answers: true, logs: map[string]*node.LogStatus{id: s}})
+		}
+		return judged(rep.judgeAll([]btrlog.LogInfo{info}, nil)[0])
+	}
+	for want, b := range map[string]*node.LogStatus{
+		"2 of 2, 50":                {Activated: 2, Committed: 110, Highest: 110, Unarchived: 50, Missing: []protocol.Range{{From: 5, To: 6}, {From: 11, To: 100}}},
+		"1 of 2, 50, b lacks LSN 7": {Activated: 2, Committed: 110, Highest: 110, Unarchived: 50, Missing: []protocol.Range{{From: 5, To: 7}, {From: 30, To: 31}}},
+		"1 of 2, 50, b lacks LSN 101..110 and others": {Activated: 1, Committed: 10, Highest: 10, Unarchived: 50},
+		"1 of 2, 50, b has none of LSN 1..110":        nil,
+		"1 of 2, 50, b lacks LSN 8..10 and others":    {Activated: 1, Committed: 7, Highest: 7, Unarchived: 50},
+	} {
+		if got := look(b); got != want {
+			t.Errorf("%+v: %q, want %q", b, got, want)
+		}
+	}
+}
+
 func judged(l *logReport) string {
 	words := fmt.Sprintf("%d of %d", l.Copies, l.N)
 	if l.AtRisk != nil {

@@ -26,6 +26,7 @@ var troubles = []struct {
 	{"node unreachable", []string{"TestNodeProcesses", "TestClusterStatus", "TestFollowOutage"}},
 	{"node that hangs", []string{"TestClusterStatus"}},
 	{"quorum lost", []string{"TestNodeProcesses", "TestClusterStatus"}},
+	{"disks lost for good", []string{"TestRecover"}},
 	{"writer fenced", []string{"TestFencedAppend", "TestFence"}},
 	{"port in use", []string{"TestNodeRefusals", "TestDevRefusals"}},
 	{"directory of another node, or open already", []string{"TestNodeRefusals", "TestRestartKeepsData", "TestDevRefusals"}},

@@ -204,7 +204,7 @@ func TestAdviceOnReplaced(t *testing.T) {
 		{[]string{"n1", "n2"}, nil, "start the missing nodes, then run the command again"},
 		{[]string{"n1", "n2"}, []string{"n2"}, "start n1; then 'btrlog log replace orders --node n2=n2' adopts what was replaced"},
 		{[]string{"n1", "n2"}, []string{"n1", "n2"}, "bring back one of the disks that the log knows of n1, n2; with enough of them " +
-			"'btrlog log replace orders --node n1=n1 --node n2=n2' adopts what was replaced"},
+			"'btrlog log replace orders --node n1=n1 --node n2=n2' adopts what was replaced; if they are lost for good, see 'btrlog log recover --help'"},
 	} {
 		err := &btrlog.Error{Kind: btrlog.ErrUnavailable, Op: "open writer", Log: "orders", Missing: c.missing, Replaced: c.replaced}
 		if got := advice(fmt.Errorf("around it: %w", err)); got != c.want {

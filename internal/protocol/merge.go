@@ -93,9 +93,9 @@ func (m *Merge) Prefix(r *ReadReply, from LSN) (first, n int) {
 	for first < len(r.Records) && r.Records[first].LSN < from {
 		first++
 	}
+	limit := min(r.CLSN, m.view.Lost.Next(from)-1)
 	for i := first; i < len(r.Records); i++ {
-		x := r.Records[i].LSN
-		if _, lost := m.view.Lost.At(x); lost || x != from+LSN(n) || x > r.CLSN {
+		if x := r.Records[i].LSN; x != from+LSN(n) || x > limit {
 			break
 		}
 		n++
