@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/btrlog/btrlog"
+	_ "github.com/btrlog/btrlog/objstore/s3" // s3:// for nodes and for clients that are given the store
 )
 
 const (

@@ -193,7 +193,8 @@ func (c *checker) note(f func(*call) error) func(*call) error {
 func build(t *testing.T, tags string) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "btrlog")
-	cmd := exec.Command("go", "build", "-tags", tags, "-o", bin, "github.com/btrlog/btrlog/cmd/btrlog")
+	cmd := exec.Command("go", "build", "-tags", tags, "-o", bin, ".")
+	cmd.Dir = filepath.Join("..", "..", "cmd", "btrlog") // a module of its own
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build -tags %q: %v\n%s", tags, err, out)

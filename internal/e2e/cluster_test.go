@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	binary = filepath.Join(dir, "btrlog")
-	build := exec.Command("go", "build", "-o", binary, "github.com/btrlog/btrlog/cmd/btrlog")
+	build := exec.Command("go", "build", "-o", binary, ".")
+	build.Dir = filepath.Join("..", "..", "cmd", "btrlog") // a module of its own
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)

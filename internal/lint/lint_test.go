@@ -43,7 +43,8 @@ var rules = map[string]func(*Tree) []string{
 	"MachinePaths": func(t *Tree) []string { return MachinePaths(t, exampleCheckout) },
 	"Format":       Format,
 	"DocComments":  DocComments,
-	"GoMod":        func(t *Tree) []string { return GoMod(t, Modules) },
+	"GoMod":        func(t *Tree) []string { return GoMod(t, "go.mod", Modules) },
+	"ProgramGoMod": func(t *Tree) []string { return GoMod(t, program+"/go.mod", ProgramModules) },
 }
 
 // TestHouse is the lint of this module.

@@ -13,19 +13,23 @@ type Module struct {
 	Why     string // why nothing of the standard library does
 }
 
-// Modules is everything that go.mod may require.
-var Modules = []Module{
-	{"github.com/spf13/cobra", "Apache-2.0", "command tree, help and completion of cmd/btrlog from one source"},
+// Modules is everything that go.mod may require: nothing. Who embeds the client or the engine gets the standard library.
+var Modules []Module
+
+// ProgramModules is what the module of the program may require itself; what those require comes with them.
+var ProgramModules = []Module{
+	{"github.com/btrlog/btrlog", "Apache-2.0", "the program is around it"},
+	{"github.com/btrlog/btrlog/objstore/s3", "Apache-2.0", "s3:// stores; it brings the official SDK"},
+	{"github.com/spf13/cobra", "Apache-2.0", "command tree, help and completion from one source"},
 	{"github.com/spf13/pflag", "BSD-3-Clause", "flags of cobra's commands"},
-	{"github.com/inconshreveable/mousetrap", "Apache-2.0", "pulled in by cobra, for Windows only"},
 }
 
 // permissive are the licences that a user of the client can take without asking.
 var permissive = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC"}
 
-// GoMod checks the root's go.mod against the list. replace and exclude are refused: they do not
-// reach those who import the module.
-func GoMod(t *Tree, allowed []Module) []string {
+// GoMod checks a go.mod against a list. In the root's, replace and exclude are refused: they do not reach those who import the
+// module. In one below, what is required only indirectly is not looked at.
+func GoMod(t *Tree, file string, allowed []Module) []string {
 	var problems []string
 	for _, m := range allowed {
 		if !slices.Contains(permissive, m.Licence) || m.Why == "" {
@@ -34,11 +38,14 @@ func GoMod(t *Tree, allowed []Module) []string {
 	}
 	required := make(map[string]bool)
 	for _, f := range t.Files {
-		if f.Path != "go.mod" {
+		if f.Path != file {
 			continue
 		}
 		block := ""
 		for i, line := range strings.Split(string(f.Text), "\n") {
+			if f.Nested && strings.HasSuffix(line, "// indirect") {
+				continue
+			}
 			line, _, _ = strings.Cut(line, "//")
 			words := strings.Fields(line)
 			switch {
@@ -56,19 +63,22 @@ func GoMod(t *Tree, allowed []Module) []string {
 			}
 			switch words[0] {
 			case "replace", "exclude":
-				problems = append(problems, fmt.Sprintf("go.mod:%d: %s does not reach those who import this module; require a version that works", i+1, words[0]))
+				if f.Nested {
+					continue
+				}
+				problems = append(problems, fmt.Sprintf("%s:%d: %s does not reach those who import this module; require a version that works", file, i+1, words[0]))
 			case "require":
 				required[words[1]] = true
 				if !slices.ContainsFunc(allowed, func(m Module) bool { return m.Path == words[1] }) {
-					problems = append(problems, fmt.Sprintf("go.mod:%d: %s is not on the list; use the standard library, or add the module to "+
-						"internal/lint/modules.go with its licence and reason", i+1, words[1]))
+					problems = append(problems, fmt.Sprintf("%s:%d: %s is not on the list; use the standard library, or add the module to "+
+						"internal/lint/modules.go with its licence and reason", file, i+1, words[1]))
 				}
 			}
 		}
 	}
 	for _, m := range allowed {
 		if !required[m.Path] {
-			problems = append(problems, fmt.Sprintf("go.mod does not require %s; remove it from internal/lint/modules.go", m.Path))
+			problems = append(problems, fmt.Sprintf("%s does not require %s; remove it from internal/lint/modules.go", file, m.Path))
 		}
 	}
 	return problems

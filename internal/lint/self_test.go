@@ -53,7 +53,7 @@ func TestRulesCanFail(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(p), ".txt")
 		if name == "good" {
 			for name, rule := range rules {
-				if name == "GoMod" {
+				if strings.HasSuffix(name, "GoMod") {
 					continue // the good tree requires nothing
 				}
 				for _, problem := range rule(tree) {
@@ -70,7 +70,7 @@ func TestRulesCanFail(t *testing.T) {
 		compare(t, name, rule(tree), wants)
 	}
 	for name := range rules {
-		if !seen[name] && name != "FileLength" && name != "GoMod" {
+		if !seen[name] && name != "FileLength" && !strings.HasSuffix(name, "GoMod") {
 			t.Errorf("rule %s has no tree in testdata that it finds fault with", name)
 		}
 	}
@@ -133,9 +133,24 @@ require (
 )
 replace good.example/a => ../a
 `})
-	compare(t, "GoMod", GoMod(tr, allowed), []string{
+	compare(t, "GoMod", GoMod(tr, "go.mod", allowed), []string{
 		"go.mod:5: heavy.example/sdk is not on the list", "go.mod:9: replace does not reach", "does not require good.example/gone",
 		`bad.example/gpl has licence "GPL-3.0"`, `good.example/mute has licence "MIT" and reason ""`,
+	})
+}
+
+// What the program's module gets indirectly is not on the list, and its replace reaches nobody.
+func TestProgramGoModCanFail(t *testing.T) {
+	tr := tree(t, map[string]string{"go.mod": "module m\n", program + "/go.mod": `module m/cmd
+
+replace m => ../..
+require (
+	m v0.0.0
+	heavy.example/sdk v1.2.3
+	any.example/thing v1.0.0 // indirect
+)`})
+	compare(t, "ProgramGoMod", GoMod(tr, program+"/go.mod", []Module{{"m", "MIT", "reason"}, {"good.example/gone", "MIT", "reason"}}), []string{
+		program + "/go.mod:6: heavy.example/sdk is not on the list", program + "/go.mod does not require good.example/gone",
 	})
 }
 
@@ -144,10 +159,9 @@ func TestWeightCanFail(t *testing.T) {
 	deps := []Dependency{{"fmt", ""}, {"netip", ""}, {"net/http", ""}, {"ok.example/m/p", "ok.example/m"}, {"heavy.example/sdk/p", "heavy.example/sdk"}, {"own/p", "own"}}
 	compare(t, "Heavy", Heavy(w, "own", deps), []string{"./x depends on net/http: because", "heavy.example/sdk/p of module heavy.example/sdk: because"})
 	// And against the real go list: the binary is heavier than the client may be.
-	dir := root(t)
 	bad := Weights[0]
-	bad.Dir = "./cmd/btrlog"
-	if len(Heavy(bad, "github.com/btrlog/btrlog", list(t, dir, bad.Dir))) == 0 {
+	bad.Dir = "."
+	if len(Heavy(bad, "github.com/btrlog/btrlog", list(t, filepath.Join(root(t), program), bad.Dir))) == 0 {
 		t.Error("the weight of cmd/btrlog passes as that of the client")
 	}
 }

@@ -100,10 +100,13 @@ func (t *Tree) at(n ast.Node, format string, args ...any) string {
 	return fmt.Sprintf("%s:%d: ", p.Filename, p.Line) + fmt.Sprintf(format, args...)
 }
 
-// golang yields the Go files of the root module.
+// program is the directory of the program: a module of its own for which the rules hold all the same.
+const program = "cmd/btrlog"
+
+// golang yields the Go files of the root module and of the program.
 func (t *Tree) golang(yield func(*File) bool) {
 	for _, f := range t.Files {
-		if f.AST != nil && !f.Nested && !yield(f) {
+		if f.AST != nil && (!f.Nested || below(f.Path, program)) && !yield(f) {
 			return
 		}
 	}
