@@ -90,7 +90,7 @@ func named(key string, s source) string {
 }
 
 // unbuilt are the schemes that people expect, and that no backend of this program serves.
-var unbuilt = []string{"s3", "gs", "gcs", "az", "azblob", "abfs", "abfss"}
+var unbuilt = []string{"gs", "gcs", "az", "azblob", "abfs", "abfss"}
 
 // checkStoreURL says what is wrong with an object store's URL that a user gave: a usage error. The URL is repeated only where it is a path,
 // since another may carry credentials.
@@ -102,11 +102,11 @@ func checkStoreURL(raw string) error {
 	case u.Scheme == "":
 		return usagef("the store %q is no URL; write it as file://%s", raw, absolute(raw))
 	case slices.Contains(unbuilt, u.Scheme):
-		return usagef("the backend for %s:// is not built yet; a store is a directory that all nodes share, for example file:///var/lib/btrlog/store", u.Scheme)
-	case u.Scheme == "http", u.Scheme == "https":
-		return nil
+		return usagef("the backend for %s:// is not built yet; a store is s3://bucket/prefix, or a directory that all nodes share such as file:///var/lib/btrlog/store", u.Scheme)
+	case u.Scheme == "http", u.Scheme == "https", u.Scheme == "s3":
+		return nil // their backends say more
 	case u.Scheme != "file":
-		return usagef("there is no backend for scheme %q; a store is a directory that all nodes share, for example file:///var/lib/btrlog/store", u.Scheme)
+		return usagef("there is no backend for scheme %q; a store is s3://bucket/prefix, or a directory that all nodes share such as file:///var/lib/btrlog/store", u.Scheme)
 	case u.Opaque != "", u.Host != "" && u.Host != "localhost":
 		return usagef("the store %q names the host %q; a directory is written with three slashes, this one as file://%s", raw, u.Host, absolute(u.Host+u.Path+u.Opaque))
 	case u.RawQuery != "" || u.Fragment != "":

@@ -22,7 +22,7 @@ func nodeProcess(t *testing.T, id, dir, store string, args ...string) (*process,
 	args = append([]string{"node", "--id", id, "--dir", dir, "--store", store, "--listen", "127.0.0.1:0", "--segment-file", "32MiB"}, args...)
 	p, address := nodeProcessOf(t, id, command(context.Background(), args...))
 	line := p.out.String()
-	for _, want := range []string{"durability ", "file system ", "directory " + dir, "shard", "incarnation ", "store " + store} {
+	for _, want := range []string{"durability ", "file system ", "directory " + dir, "shard", "incarnation ", "store " + strings.Split(store, "?")[0]} {
 		if !strings.Contains(line, want) {
 			t.Errorf("the ready line lacks %q: %s", want, line)
 		}
