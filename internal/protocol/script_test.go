@@ -28,7 +28,7 @@ import (
 //	net                        what is under way
 //	crash|restart|wipe n       the process dies / comes back / comes back with an empty disk
 //	damage n 1@1               the stored copy turns bad on disk           unread n 1@1    reads of it fail
-//	full n | space n           the node refuses data for want of room, or not
+//	full n [wholly] | space n  the node refuses data for want of room, repairs too if it is wholly full, or takes it again
 //	kill w                     the client dies                             seal w          close the writer's segment
 //	snapshot n [all] | put     prepare the objects that n would flush / store them; flush n [all] does both
 //	segments n                 what n would flush by itself
@@ -355,7 +355,10 @@ func (s *script) nodeCommand(name string, n *wnode, rest []string) string {
 	case "unread":
 		n.unread[parseKey(rest[0])] = true
 	case "full":
-		n.shard.SetSpace(SpaceNone)
+		n.shard.SetSpace(SpaceRepairs)
+		if len(rest) > 0 {
+			n.shard.SetSpace(SpaceNone)
+		}
 	case "space":
 		n.shard.SetSpace(SpaceFree)
 	case "snapshot", "flush":
