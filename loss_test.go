@@ -100,7 +100,7 @@ func TestAcceptLoss(t *testing.T) {
 	c.inner.archiveDown.Store(false)
 
 	short := func() (context.Context, context.CancelFunc) {
-		return context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		return context.WithTimeout(t.Context(), time.Second)
 	}
 	adopt := map[string]string{"n2": "n2", "n3": "n3"}
 	open := func(o btrlog.WriterOptions) (*btrlog.Writer, error) {

@@ -15,9 +15,8 @@ func TestRecover(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "dev")
 	c := mustCluster(t, dir, "--nodes", "3")
-	log := func(args ...string) []string {
-		return append([]string{"log", "--nodes", c.nodes(), "--timeout", "3s"}, args...)
-	}
+	log := func(args ...string) []string { return append([]string{"log", "--nodes", c.nodes()}, args...) }
+	brief := func(args ...string) []string { return append(log("--timeout", "1s"), args...) } // what cannot succeed
 	good(t, "", log("create", "orders")...)
 	good(t, "", log("create", "fresh")...)
 	bad(t, run(t, "", log("recover", "fresh")...), 1, "never opened")
@@ -37,16 +36,16 @@ func TestRecover(t *testing.T) {
 	}
 	c = mustCluster(t, dir, "--nodes", "3")
 
-	bad(t, run(t, "4\n", log("append", "orders")...), 1, "unavailable", "n2", "n3", "btrlog log recover")
-	bad(t, run(t, "", log("recover", "orders")...), 1, "unavailable", "bring back the disks", "n2, n3", "log recover --accept-loss --gone n2,n3 orders")
+	bad(t, run(t, "4\n", brief("append", "orders")...), 1, "unavailable", "n2", "n3", "btrlog log recover")
+	bad(t, run(t, "", brief("recover", "orders")...), 1, "unavailable", "bring back the disks", "n2, n3", "log recover --accept-loss --gone n2,n3 orders")
 	bad(t, run(t, "", log("recover", "--gone", "n2", "orders")...), 2, "--accept-loss")
 	bad(t, run(t, "", log("recover", "--wait", "1s", "orders")...), 2, "--accept-loss")
 	bad(t, run(t, "", log("recover", "--accept-loss", "--wait", "0s", "orders")...), 2, "--wait")
 	bad(t, run(t, "", log("recover", "--accept-loss", "--gone", "n2,n2", "orders")...), 2, "twice")
 	bad(t, run(t, "", log("recover", "--accept-loss", "--gone", "n7", "orders")...), 2, `"n7"`, "not one of the log's")
 	bad(t, run(t, "", log("recover", "--accept-loss", "--gone", "n1", "orders")...), 2, "nothing takes its place", "--node n1=OTHER")
-	bad(t, run(t, "", log("recover", "--accept-loss", "--gone", "n2", "orders")...), 1, "nothing is given up while n3 may answer", "--gone")
-	if res := run(t, "", log("info", "orders")...); res.code != 1 || strings.Contains(res.out, "\nlost ") { // the tail is unknown
+	bad(t, run(t, "", brief("recover", "--accept-loss", "--gone", "n2", "orders")...), 1, "nothing is given up while n3 may answer", "--gone")
+	if res := run(t, "", brief("info", "orders")...); res.code != 1 || strings.Contains(res.out, "\nlost ") { // the tail is unknown
 		t.Errorf("something is lost already: code %d\n%s", res.code, res.out)
 	}
 
