@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/btrlog/btrlog"
+	"github.com/btrlog/btrlog/internal/node"
 	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/objstore"
 )
 
 // scanAll reads a log from one LSN to the tail, over what is lost, and returns the LSNs that it got and the losses that it was told.
@@ -271,4 +273,60 @@ func TestAcceptLossLosesNothingForNothing(t *testing.T) {
 		t.Fatalf("info: %+v, %v", info.Lost, err)
 	}
 	check(t, c.reader(client, "orders"), 1, 20)
+}
+
+// All disks are lost, and what there is of the log is in the archive: what objects prove stays as it is, and of a failure snapshot also what was
+// above its watermark (P12).
+func TestAcceptLossOfAllDisks(t *testing.T) {
+	names := []string{"n1", "n2", "n3"}
+	c := newCluster(t)
+	c.config = func(cfg *node.Config) { cfg.PeerInterval, cfg.PeerTimeout = 20*time.Millisecond, 300*time.Millisecond }
+	for _, n := range names {
+		c.start(n)
+	}
+	client := c.client()
+	c.create(client, "orders", btrlog.LogOptions{Nodes: names, FlushAge: -1})
+	own := c.client()
+	w := c.writer(own, "orders")
+	fill(t, w, 10)
+	eventually(t, "n1 to have LSN 10", func() bool { return c.holds("n1", 10) })
+	c.stop("n2")
+	c.stop("n3")
+	if _, err := w.Append(t.Context(), payload(11)); err != nil { // on n1 alone, and not committed
+		t.Fatal(err)
+	}
+	eventually(t, "LSN 11 to be in the archive", func() bool {
+		for o, err := range objstore.All(t.Context(), c.store.Store, "arch/") {
+			if _, last, ok := rangeOf(o.Key); err == nil && ok && last >= 11 {
+				return true
+			}
+		}
+		return false
+	})
+	c.stop("n1")
+	if err := own.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		c.wipe(n)
+		c.start(n)
+	}
+	info, err := client.Info(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err = c.client().OpenWriter(t.Context(), "orders", btrlog.WriterOptions{Nodes: names,
+		AcceptLoss: &btrlog.AcceptLoss{Log: info.ID, Epoch: info.Epoch, Gone: names, Wait: 200 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	skip := btrlog.LSN(protocol.LossSkip)
+	if got := w.Info(); len(got.Lost) != 1 || got.Lost[0].From != 12 || got.Lost[0].To != 11+skip || got.Copied == 0 {
+		t.Fatalf("%+v", got)
+	}
+	last := fill(t, w, 5)
+	got, lost := scanAll(t, c.reader(c.client(), "orders"), 1)
+	if want := slices.Concat(lsns(1, 11), lsns(12+skip, last)); !slices.Equal(got, want) || !slices.Equal(lost, [][2]btrlog.LSN{{12, 11 + skip}}) {
+		t.Fatalf("read %v, lost %v", got, lost)
+	}
 }
