@@ -91,7 +91,8 @@ func heldUntil(held []Extent, x LSN, label Epoch) (LSN, bool) {
 
 func (o *Opener) onFetch(r *FetchReply) {
 	f := o.fetching
-	if f == nil || r.Log != o.cfg.Log || r.Req != f.req || r.Incarnation != f.inc {
+	// The epoch too: requests are numbered within one open, and an answer to an earlier open of the same client may come late.
+	if f == nil || r.Log != o.cfg.Log || r.Epoch != o.cfg.Epoch || r.Req != f.req || r.Incarnation != f.inc {
 		return
 	}
 	o.fetching = nil

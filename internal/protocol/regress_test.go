@@ -357,3 +357,25 @@ func TestAppendRefusesWrappedLSNs(t *testing.T) {
 		}
 	}
 }
+
+// Requests are numbered within one open. An answer to a recovery read of an earlier open of the same client, which came late, was taken
+// for that of this one: the open failed as fenced by its own promise. Found by the simulator (P1: told that it lost the log while its
+// token was on record).
+func TestLateAnswerToAnEarlierOpenIsIgnored(t *testing.T) {
+	s := newScript(t, "nodes a b c", "open w1", "run", "cut w1->b w1->c", "append w1 x", "run", "hold fetch")
+	s.w.cuts = map[string]bool{}
+	if err := s.w.open(s.w.client("w1"), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.w.run(0)
+	o := s.w.client("w1").opener
+	if o == nil || o.fetching == nil {
+		t.Fatal("the open does not wait for a recovery read: the scenario is not what it says")
+	}
+	late := &FetchReply{Log: testLog, Epoch: o.cfg.Epoch - 1, Req: o.fetching.req, Incarnation: o.fetching.inc, Status: StatusFenced, Promised: o.cfg.Epoch,
+		From: 1, Through: 1}
+	o.Handle(s.w.now, late)
+	if o.Err() != nil || o.fetching == nil {
+		t.Fatalf("the late answer counts: %v", o.Err())
+	}
+}
