@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 FUZZTIME ?= 10m
-SEEDS ?= 200
+SEEDS ?= 500
 FROM ?= 1
 
 # The caches of go lie below HOME. Where there is none to write to, they go below .cache.
@@ -85,6 +85,8 @@ check-race:
 check-sim: build
 	@go test -vet=off -timeout 240s ./internal/sim
 	@bin/btrlog sim run --seeds $(SEEDS) --from $(FROM)
+	@bin/btrlog sim explore
+	@bin/btrlog sim mutants
 
 .PHONY: demo
 demo: build ## The story of the README on this machine

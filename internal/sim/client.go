@@ -149,7 +149,7 @@ func (c *client) choose(recorded protocol.Ensemble, change bool) (protocol.Ensem
 		}
 	}
 	if len(e) != n {
-		return nil, fmt.Errorf("%d nodes are registered, need %d", len(all), n)
+		return nil, fmt.Errorf("%w: %d, need %d", errFewNodes, len(all), n)
 	}
 	return e, nil
 }
@@ -209,6 +209,9 @@ func (c *client) open(l *simLog, o openOptions) (*opened, error) {
 	over = true
 	if lostTheRace(err) {
 		c.fenced(l, rec.Owner())
+	}
+	if contradicts(err) {
+		w.fail("S3", "log %s: what %s found contradicts the record: %v", l.name, c.name, err)
 	}
 	if err != nil {
 		w.c.add(&w.c.OpensFailed)
@@ -328,6 +331,19 @@ func (c *client) fenced(l *simLog, mine meta.Owner) {
 		c.w.fail("P1", "log %s: %s was told that it lost the log, and its token for epoch %d is on record", l.name, c.name, rec.Record.Epoch)
 	}
 }
+
+// contradicts reports whether an open failed for a reason that is none: neither were nodes or the store out of reach, nor has somebody
+// else the log. Then what it found and what is on record exclude each other.
+func contradicts(err error) bool {
+	if err == nil || lostTheRace(err) {
+		return false
+	}
+	var outside *meta.Error
+	return !errors.Is(err, protocol.ErrUnavailable) && !errors.Is(err, protocol.ErrDeleted) && !errors.As(err, &outside) && !errors.Is(err, errFewNodes)
+}
+
+// errFewNodes: fewer nodes are registered, as far as a listing shows, than the log needs.
+var errFewNodes = errors.New("not enough nodes registered")
 
 // lostTheRace reports whether an error means that somebody else has the log now.
 func lostTheRace(err error) bool {

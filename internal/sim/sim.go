@@ -44,7 +44,9 @@ type Report struct {
 	Counters map[string]int `json:"counters"`
 	// Missing names required counters that stayed zero: faults that were never tried. It is judged from requiredSeeds
 	// seeds on.
-	Missing []string      `json:"missing,omitempty"`
+	Missing []string `json:"missing,omitempty"`
+	// Params is all that the seed drew, of a run of one seed.
+	Params  string        `json:"params,omitempty"`
 	Elapsed time.Duration `json:"elapsed_ns"`
 	CPU     time.Duration `json:"cpu_ns"` // of the whole process, over the run
 	// Sum is over every packet of every seed with its time: the same seeds give the same sum, on any machine.
@@ -86,6 +88,9 @@ func Run(o Options) *Report {
 	})
 	r.Sum = uint64(bytes)
 	r.Counters, r.text = sum.table(), sum.text()
+	if o.Seeds == 1 {
+		r.Params = draw(o.From).String()
+	}
 	if o.Seeds >= requiredSeeds {
 		for _, name := range required {
 			if r.Counters[name] == 0 {
@@ -166,6 +171,10 @@ func (r *Report) Text() string {
 	for _, f := range r.Failures {
 		fmt.Fprintf(&b, "seed %d: %v\n%s\n", f.Seed, f, f.Params)
 		b.Write(f.Trace)
+	}
+	if len(r.Failures) == 0 && r.Params != "" {
+		b.WriteString(r.Params)
+		b.WriteByte('\n')
 	}
 	b.WriteString(r.text)
 	b.WriteByte('\n')
