@@ -364,7 +364,7 @@ func TestAppendRefusesWrappedLSNs(t *testing.T) {
 func TestLateAnswerToAnEarlierOpenIsIgnored(t *testing.T) {
 	s := newScript(t, "nodes a b c", "open w1", "run", "cut w1->b w1->c", "append w1 x", "run", "hold fetch")
 	s.w.cuts = map[string]bool{}
-	if err := s.w.open(s.w.client("w1"), nil, 0); err != nil {
+	if err := s.w.open(s.w.client("w1"), nil, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	s.w.run(0)
