@@ -63,6 +63,7 @@ var (
 	mStreams     = gauge("btrlog_node_streams", "streams", "Streams of the shard's store: one for each log and epoch with records.", "shard")
 	mSpare       = gauge("btrlog_node_spare_file", "1", "1 if the next segment file is preallocated.", "shard")
 	mFull        = gauge("btrlog_node_disk_reserve_only", "1", "1 if appends are refused because the disk budget, or the disk, is used up.", "shard")
+	mFullChanges = counter("btrlog_node_disk_full_changes_total", "changes", "Times that the shard began to refuse appends for want of disk space, or took them again.", "shard")
 	mWritten     = counter("btrlog_node_disk_written_bytes_total", "bytes", "Bytes written to segment files, with padding and index.", "shard")
 	mSyncs       = counter("btrlog_node_disk_syncs_total", "syncs", "Syncs of segment files.", "shard")
 	mSnapshots   = counter("btrlog_node_snapshots_total", "snapshots", "Index snapshots taken.", "shard")
@@ -80,7 +81,7 @@ var (
 // Descs are all of them, in the order in which they are written.
 var Descs = append([]*ours.Desc{mInfo, mUp, mLive, mRdy, mShrd, mRequests, mRefusals, mAppend, mRecords, mRecordBytes, mCommits, mPromises, mFencings, mActivations,
 	mLogs, mHeld, mUncommitted, mLag, mUnarchived, mUnarchBytes, mFlushLag, mInbox, mInboxBytes, mWaiting, mParked, mFlushQueue, mFlushDue, mFlushes, mCollected, mHTTP, mHTTPBytes,
-	mHTTPTotal, mBudget, mMemory, mUsed, mFiles, mReclaimable, mPayload, mStreams, mSpare, mFull, mWritten, mSyncs, mSnapshots, mDropped, mDatagrams, mForwarded, mLost,
+	mHTTPTotal, mBudget, mMemory, mUsed, mFiles, mReclaimable, mPayload, mStreams, mSpare, mFull, mFullChanges, mWritten, mSyncs, mSnapshots, mDropped, mDatagrams, mForwarded, mLost,
 	mRSS, mHeap, mGoroutines}, storecount.Descs...)
 
 func gauge(name, unit, help string, labels ...string) *ours.Desc {
@@ -231,7 +232,7 @@ func (p *picture) collect(l *ours.List, name string) {
 		{mActivations, float64(c.Activations)}, {mHeld, float64(m.Held)}, {mUncommitted, float64(m.Uncommitted)}, {mLag, float64(m.MaxUncommitted)},
 		{mUnarchived, float64(m.Unarchived)}, {mUnarchBytes, float64(m.UnarchivedBytes)}, {mFlushLag, time.Duration(m.OldestAge).Seconds()},
 		{mParked, float64(p.parked)}, {mWaiting, float64(p.waiting)}, {mUsed, float64(s.SegmentBytes)}, {mFiles, float64(s.Segments)},
-		{mPayload, float64(s.PayloadBytes)}, {mStreams, float64(s.Streams)}, {mSpare, truth(s.SpareReady)}, {mWritten, float64(s.WrittenBytes)},
+		{mPayload, float64(s.PayloadBytes)}, {mStreams, float64(s.Streams)}, {mSpare, truth(s.SpareReady)}, {mFullChanges, float64(c.FullChanges)}, {mWritten, float64(s.WrittenBytes)},
 		{mSyncs, float64(s.Syncs)}, {mSnapshots, float64(s.Snapshots)}, {mDropped, float64(s.Dropped)},
 		{mReclaimable, float64(max(0, int64(s.ReclaimableFrom)-int64(s.Active)+int64(s.Segments)-1))},
 	} {

@@ -340,7 +340,7 @@ func (t *thread) noteFull(full bool) {
 	}
 	t.tally.full.Store(full)
 	if full {
-		t.n.cfg.Log.Warn("disk budget used up, appends are refused", "shard", t.index)
+		t.n.cfg.Log.Warn("disk budget used up, or disk full: appends are refused until there is room for a while", "shard", t.index)
 	} else {
 		t.n.cfg.Log.Warn("appends are taken again", "shard", t.index)
 	}

@@ -44,15 +44,13 @@ type Core struct {
 	value   []byte
 	pieces  map[protocol.LogID]int // number of pieces of state values that have more than one
 	handed  bool                   // the answers of the last batch are with the caller; the next call begins a batch
-	space   protocol.Space         // what the machine was told
+	space   protocol.Space         // what there is room for
 
-	refusalRoom int   // bytes beyond an append that must be free before a full shard takes appends again
-	err         error // the error that stopped this core
+	full fullness
+	err  error // the error that stopped this core
 
 	last  lastRecord
 	stats Stats
-	tried protocol.Time // when a full store was asked for room last
-	urged protocol.Time // likewise for repairs
 }
 
 // lastRecord is the record that joined the batch last: its successor needs no look into the store.
@@ -73,8 +71,11 @@ type Stats struct {
 	Promises       uint64 // promises that were raised
 	Fencings       uint64 // of them, those that ended the reign of a writer that was active here
 	Activations    uint64 // epochs that were activated
-	Full           bool   // appends are refused now
-	ReserveUsed    bool   // and repairs too
+	// Full: appends are refused now, of whatever size. FullChanges counts how often that began or ended; it does not end before
+	// there has been room for a while.
+	Full        bool
+	FullChanges uint64
+	ReserveUsed bool // repairs are refused too
 }
 
 // Answers is what a batch answers. The slices, and what they point to, are valid until the next Step, Archived or Release;
@@ -107,7 +108,7 @@ func openCore(dir string, opt lst.Options, inc protocol.Incarnation, again bool,
 	if err != nil {
 		return nil, report, err
 	}
-	c := &Core{dir: dir, rules: rules, store: store, handed: true, refusalRoom: refusalRoomOf(opt.SegmentBytes)}
+	c := &Core{dir: dir, rules: rules, store: store, handed: true, full: fullness{half: halfOf(opt.SegmentBytes)}}
 	if err = c.own(inc, report.Created, again); err == nil {
 		err = c.restore(inc, now)
 	}
@@ -169,6 +170,7 @@ func (c *Core) Step(now protocol.Time, from protocol.Peer, m protocol.Message) {
 		c.checkRoom(now, a)
 		n := len(c.out.Acks)
 		c.machine.Step(now, from, m, &c.out)
+		c.machine.SetSpace(c.space)
 		if len(c.out.Acks) > n && c.out.Acks[n].Ack.Status == protocol.StatusNoSpace {
 			c.stats.RefusedNoSpace++
 		}
@@ -214,57 +216,6 @@ func (c *Core) Release(now protocol.Time, idle protocol.Time) {
 // recordOverhead bounds what one record takes in the store beyond its payload: the operation, its stream, sequence, length
 // and checksum, and the stored head.
 const recordOverhead = 96
-
-// refusalRoom is the room, in bytes, that must be free beyond an append before a full shard takes appends again: without
-// it, a shard at its limit would change its mind with every batch (O3).
-const refusalRoom = 256 << 10
-
-// refusalRoomOf bounds refusalRoom by the segment size: room is asked for in one segment, and a shard of small segments
-// that asked for more than one has would refuse for ever.
-func refusalRoomOf(segmentBytes int64) int {
-	if segmentBytes == 0 {
-		return refusalRoom
-	}
-	return int(min(refusalRoom, segmentBytes/4))
-}
-
-// askAgain is how long a full store is left alone before it is asked for room again: each question makes it try.
-const askAgain = 50 * protocol.Millisecond
-
-// checkRoom tells the machine beforehand whether the store has room for an append: once the machine has taken it, its
-// memory says that the record is held. When there is none, the repairs of openers have a reserve (R15).
-func (c *Core) checkRoom(now protocol.Time, a *protocol.Append) {
-	need := int64(c.batch.Bytes() + len(a.Block) + int(a.Count)*recordOverhead)
-	space := c.space
-	if space == protocol.SpaceFree || now-c.tried >= askAgain {
-		c.tried = now
-		want := need
-		if space != protocol.SpaceFree {
-			want += int64(c.refusalRoom)
-		}
-		switch room := c.store.HasRoom(want); {
-		case room:
-			space = protocol.SpaceFree
-		case space == protocol.SpaceFree:
-			space = protocol.SpaceRepairs
-		}
-	}
-	if a.Kind == protocol.AppendRepair && (space == protocol.SpaceRepairs || space == protocol.SpaceNone && now-c.urged >= askAgain) {
-		c.urged = now
-		space = protocol.SpaceRepairs
-		if !c.store.HasReserve(need) {
-			space = protocol.SpaceNone
-		}
-	}
-	c.setSpace(space)
-}
-
-func (c *Core) setSpace(space protocol.Space) {
-	if space != c.space {
-		c.space = space
-		c.machine.SetSpace(space)
-	}
-}
 
 // drain moves what the last call wrote into the store's batch, in order (C3). It copies, so that the memory of the request
 // is free again.
@@ -380,8 +331,9 @@ func (c *Core) failed(now protocol.Time, err error) error {
 		// Definite: nothing was written. The machine is ahead of the disk by this batch; what the disk says counts.
 		c.stats.Rebuilds++
 		if err = c.restore(c.machine.Incarnation(), now); err == nil {
-			c.space, c.tried, c.urged = protocol.SpaceNone, now, now
-			c.machine.SetSpace(c.space)
+			c.full.tried, c.full.urged = now, now
+			c.setSpace(now, protocol.SpaceNone)
+			c.machine.SetSpace(c.space) // it is a new one
 			return nil
 		}
 	}
@@ -515,14 +467,6 @@ func (c *Core) Snapshot(log protocol.LogID, limit protocol.LSN, now protocol.Tim
 
 // Totals sums over all logs (see protocol.Shard.Totals).
 func (c *Core) Totals(now protocol.Time) protocol.Totals { return c.machine.Totals(now) }
-
-// AskForRoom lets a shard that refuses appends look whether there is room again, although nobody appends.
-func (c *Core) AskForRoom(now protocol.Time) {
-	if c.space != protocol.SpaceFree && c.err == nil {
-		c.begin()
-		c.checkRoom(now, &protocol.Append{})
-	}
-}
 
 // Logs returns the status of all logs, ascending by id.
 func (c *Core) Logs() []protocol.LogStatus { return c.machine.Logs() }

@@ -375,7 +375,8 @@ func TestFullDiskRefusesAppendsAndNothingElse(t *testing.T) {
 	if _, err := c.Store().Reclaim(); err != nil {
 		t.Fatal(err)
 	}
-	c.Step(1000*protocol.Millisecond, 5, w2.append(1, 10_000))
+	waitForRoom(t, c, 1000*protocol.Millisecond)
+	c.Step(4000*protocol.Millisecond, 5, w2.append(1, 10_000))
 	wantAck(t, commit(t, c), protocol.StatusOK)
 	if c.Stats().Full {
 		t.Fatal("still full")
@@ -429,7 +430,8 @@ func TestUnexpectedNoSpaceReadsTheMachineAgain(t *testing.T) {
 	if _, err := c.Store().Reclaim(); err != nil {
 		t.Fatal(err)
 	}
-	c.Step(1000*protocol.Millisecond, 5, a)
+	waitForRoom(t, c, 1000*protocol.Millisecond)
+	c.Step(4000*protocol.Millisecond, 5, a)
 	wantAck(t, commit(t, c), protocol.StatusOK)
 	if got := read(t, c, testLog, 1, 10, 1<<20); len(got.Records) != 1 {
 		t.Fatalf("%d records after the append was sent again", len(got.Records))

@@ -60,7 +60,8 @@ func TestFullShardOfSmallSegmentsRecovers(t *testing.T) {
 	w2.hist = w.hist
 	do(t, c, w2.open(st.Promised+1))
 	wantAck(t, do(t, c, w2.activate(st.Promised+1, last+1)), protocol.StatusOK)
-	c.Step(1000*protocol.Millisecond, 5, w2.append(1, 4_000))
+	waitForRoom(t, c, 1000*protocol.Millisecond)
+	c.Step(4000*protocol.Millisecond, 5, w2.append(1, 4_000))
 	wantAck(t, commit(t, c), protocol.StatusOK)
 	if c.Stats().Full {
 		t.Fatal("still full")
@@ -151,6 +152,8 @@ func TestRepairsFitIntoAFullShard(t *testing.T) {
 	if a := step(w.activate(epoch+1, last+1)); a.Status != protocol.StatusOK {
 		t.Fatalf("activation: %+v", a)
 	}
+	waitForRoom(t, c, now+60*protocol.Millisecond)
+	now += 2 * roomFor
 	if a := step(w.append(1, 4_000)); a.Status != protocol.StatusOK || c.Stats().Full {
 		t.Fatalf("append after everything was archived: %+v, %+v", a, c.Stats())
 	}
