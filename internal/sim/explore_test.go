@@ -14,7 +14,9 @@ func TestExploreSmallWorlds(t *testing.T) {
 		{Nodes: 2, Qw: 2, Writers: 2, Records: 1, Crashes: 1, Wipes: 1},
 		{Nodes: 3, Qw: 2, Writers: 2, Records: 1, Opened: true, Reopens: 1},
 	}
-	if !raced {
+	if raced {
+		worlds = worlds[1:2] // one goroutine: the race detector finds nothing in more of them
+	} else {
 		worlds = append(worlds, Exploration{Nodes: 3, Qw: 2, Writers: 2, Records: 1, Crashes: 1, Wipes: 1})
 	}
 	for _, o := range worlds {
