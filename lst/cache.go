@@ -20,7 +20,7 @@ const (
 // counted. One of the two sees the other.
 type tailCache struct {
 	perSeg uint64
-	mask   uint64 // of the key, if the number of slots is a power of two; else 0
+	mask   uint64 // of the place, if the number of slots is a power of two; else 0
 	slots  []atomic.Pointer[cacheSlot]
 	cur    *cacheSlot // the writer's last one
 }
@@ -62,14 +62,17 @@ func newTailCache(bytes int, segmentBytes int64) *tailCache {
 
 // place is the chunk of a position, and the offset in it.
 func (c *tailCache) place(at pos) (key uint64, off int) {
-	return uint64(at.seg())*c.perSeg + uint64(uint32(at)>>cacheShift), int(at & (cacheChunk - 1))
+	return uint64(at >> cacheShift), int(at & (cacheChunk - 1))
 }
 
+// slot is the place of a chunk. Segments follow each other in it; one that was made
+// with another size overlaps with the next, so that the key, not the place, names it.
 func (c *tailCache) slot(key uint64) *atomic.Pointer[cacheSlot] {
+	i := key>>(32-cacheShift)*c.perSeg + key&(1<<(32-cacheShift)-1)
 	if c.mask != 0 {
-		return &c.slots[key&c.mask]
+		return &c.slots[i&c.mask]
 	}
-	return &c.slots[key%uint64(len(c.slots))]
+	return &c.slots[i%uint64(len(c.slots))]
 }
 
 func (c *tailCache) write(p []byte, at pos) {

@@ -289,7 +289,7 @@ func (s *Store) Sync() error {
 }
 
 // closeRetired closes the segments that will not be written or synced again.
-// Under mu.
+// Under syncMu and mu: a Sync that is under way uses their descriptors.
 func (s *Store) closeRetired() {
 	keep := s.retired[:0]
 	for _, w := range s.retired {

@@ -206,9 +206,11 @@ func (s *Store) upkeep() {
 	s.cond.Broadcast()
 	s.mu.Unlock()
 	s.ensureSpare()
+	s.syncMu.Lock() // a Sync under way may use them
 	s.mu.Lock()
 	s.closeRetired()
 	s.mu.Unlock()
+	s.syncMu.Unlock()
 }
 
 // upkeepDue reports whether there is work for the keeper. Under mu.
@@ -245,33 +247,46 @@ func (s *Store) Close() error {
 		s.mu.Unlock()
 		return nil
 	}
-	flying, latched := 0, s.err
-	for _, p := range s.inflight {
-		if !p.done {
-			flying++
-		}
-	}
+	flying, latched := s.flying(), s.err
 	s.mu.Unlock()
 	var err error
 	if latched == nil && flying == 0 {
 		err = s.Sync()
 	}
 	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil // another call closes it
+	}
 	s.closed = true
 	s.cond.Broadcast()
 	s.mu.Unlock()
 	close(s.stop)
 	<-s.finished
+	// A Sync that is under way uses the descriptors; none begins any more.
+	s.syncMu.Lock()
+	defer s.syncMu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.making {
 		s.cond.Wait()
 	}
+	flying = s.flying() // also what began during the Sync above
 	s.releaseFiles(flying > 0)
 	if flying > 0 && err == nil {
 		err = fmt.Errorf("%w: %d writes were in flight at Close", ErrInvalid, flying)
 	}
 	return err
+}
+
+// flying counts the writes that are under way. Under mu.
+func (s *Store) flying() (n int) {
+	for _, p := range s.inflight {
+		if !p.done {
+			n++
+		}
+	}
+	return n
 }
 
 // Stats is a picture of the store.

@@ -88,24 +88,27 @@ func (t *streamTable) put(st *stream) {
 		m = t.grow(m)
 	}
 	h := m.hash(&st.id)
+	var left *tableSlot // by a stream of the same hash
 	for i := h & m.mask; ; i = (i + 1) & m.mask {
 		s := &m.slots[i]
 		switch s.hash.Load() {
 		case 0:
-			t.used++
 			t.live++
+			if left != nil {
+				left.st.Store(st)
+				return
+			}
+			t.used++
 			s.st.Store(st) // before the slot can be found
 			s.hash.Store(h)
 			return
 		case h:
-			old := s.st.Load()
-			if old == nil {
-				t.live++
-			} else if old.id != st.id {
-				continue
+			if old := s.st.Load(); old == nil {
+				left = s // not yet: the stream itself may stand behind it
+			} else if old.id == st.id {
+				s.st.Store(st)
+				return
 			}
-			s.st.Store(st)
-			return
 		}
 	}
 }
