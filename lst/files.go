@@ -277,10 +277,33 @@ func (x *index) leafData(id StreamID, base uint64, s *sealedLeaf) (*openSlots, e
 	if err != nil {
 		return nil, &Corruption{File: f.path, Offset: s.at.off(), Reason: err.Error()}
 	}
-	if x.loadedBytes.Add(int64(d.memory())) <= cachedBytes/2 {
-		s.data.Store(d) // beyond the bound each access reads the frame again
-	}
+	x.loaded.keep(s, d)
 	return d, nil
+}
+
+// loadedLeaves are the sealed leaves whose slots readers have read back and kept,
+// oldest first.
+type loadedLeaves struct {
+	mu    sync.Mutex
+	list  []*sealedLeaf
+	bytes int
+}
+
+// keep keeps a leaf's slots in memory, and lets go of those read longest ago.
+func (c *loadedLeaves) keep(s *sealedLeaf, d *openSlots) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.data.Load() != nil {
+		return // another reader was faster
+	}
+	s.data.Store(d)
+	c.list = append(c.list, s)
+	c.bytes += d.memory()
+	for c.bytes > cachedBytes/2 {
+		c.bytes -= c.list[0].data.Swap(nil).memory()
+		c.list[0] = nil
+		c.list = c.list[1:]
+	}
 }
 
 // readRecord appends the payload at s to dst after checking it.

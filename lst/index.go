@@ -37,9 +37,9 @@ type index struct {
 	sealedSlab   []sealedLeaf
 	cached       []*sealedLeaf // leaves whose slots are in memory, oldest first
 	cachedBytes  int
-	loadedBytes  atomic.Int64 // of slots that readers have read and kept
-	broken       error        // a record could not be indexed, because its leaf is damaged
-	damage       error        // first index damage met by a trim; the segment stays pinned
+	loaded       loadedLeaves
+	broken       error // a record could not be indexed, because its leaf is damaged
+	damage       error // first index damage met by a trim; the segment stays pinned
 }
 
 type sealItem struct {
@@ -463,7 +463,7 @@ func (x *index) sealDone(it sealItem, at pos, size int) {
 	}
 	s := &x.sealedSlab[0]
 	x.sealedSlab = x.sealedSlab[1:]
-	data := o.compact()
+	data := x.slots.compact(o)
 	l.segs = data.segs(l.below(it.st.trim.Load()), l.oneSeg[:0])
 	s.at, s.size = at, uint32(size)
 	x.keepData(s, data)
@@ -500,5 +500,5 @@ func (x *index) keepData(s *sealedLeaf, o *openSlots) {
 }
 
 // cachedBytes bounds the memory for slots of sealed leaves: half of it for those
-// sealed last by this process, half for those read back.
-const cachedBytes = 64 << 20
+// sealed last by this process, half for those read back. A variable for tests.
+var cachedBytes = 64 << 20

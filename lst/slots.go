@@ -45,8 +45,15 @@ func cellOf(s slot, delta uint32) uint64 {
 // nothing most of the time. Readers may hold slots for as long as they like, so
 // nothing is ever used twice.
 type slotArena struct {
-	heads []openSlots
-	cells []atomic.Uint64
+	heads  []openSlots
+	cells  []atomic.Uint64
+	sealed []packedRuns
+}
+
+// packedRuns are slots in few runs, both beside each other.
+type packedRuns struct {
+	o    openSlots
+	runs [4]slotRun
 }
 
 const arenaSlots = 8 * leafSlots
@@ -220,7 +227,7 @@ func slotsOf(all *[leafSlots]slot) *openSlots {
 		return &openSlots{}
 	}
 	if high-low <= cellReach {
-		if o := runsOf(low, all); o != nil {
+		if o := (*slotArena)(nil).runsOf(low, all); o != nil {
 			return o
 		}
 	}
@@ -237,13 +244,13 @@ func slotsOf(all *[leafSlots]slot) *openSlots {
 }
 
 // compact is o in as little memory as its slots take, for reading.
-func (o *openSlots) compact() *openSlots {
+func (a *slotArena) compact(o *openSlots) *openSlots {
 	if o.far == nil && o.runs == nil {
 		var all [leafSlots]slot
 		for i := range o.cells {
 			all[i] = o.get(i)
 		}
-		if c := runsOf(o.base, &all); c != nil {
+		if c := a.runsOf(o.base, &all); c != nil {
 			return c
 		}
 	}
@@ -252,7 +259,7 @@ func (o *openSlots) compact() *openSlots {
 
 // runsOf makes slots as runs, nil if that would be too many. No segment is out of
 // reach from base.
-func runsOf(base uint32, all *[leafSlots]slot) *openSlots {
+func (a *slotArena) runsOf(base uint32, all *[leafSlots]slot) *openSlots {
 	var runs [maxRuns]slotRun
 	n := 0
 	var last slot
@@ -277,17 +284,27 @@ func runsOf(base uint32, all *[leafSlots]slot) *openSlots {
 		runs[n] = slotRun{off: uint32(s.at.off()), n: s.n, first: uint8(i), last: uint8(i), delta: uint8(s.at.seg() - base)}
 		n, last = n+1, s
 	}
-	if n <= 4 {
-		// Both beside each other.
-		c := new(struct {
-			o    openSlots
-			runs [4]slotRun
-		})
+	if n <= len(packedRuns{}.runs) {
+		c := a.packed()
 		c.o.base = base
 		c.o.runs = c.runs[:copy(c.runs[:], runs[:n])]
 		return &c.o
 	}
 	return &openSlots{base: base, runs: append([]slotRun(nil), runs[:n]...)}
+}
+
+// packed is memory for few runs. A reader has no arena: what it reads back goes by
+// itself, while leaves sealed together are let go of together.
+func (a *slotArena) packed() *packedRuns {
+	if a == nil {
+		return new(packedRuns)
+	}
+	if len(a.sealed) == 0 {
+		a.sealed = make([]packedRuns, 16)
+	}
+	c := &a.sealed[0]
+	a.sealed = a.sealed[1:]
+	return c
 }
 
 // memory is how many bytes the slots take.

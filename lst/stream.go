@@ -30,6 +30,7 @@ type stream struct {
 	holes  atomic.Uint64           // sequences in [low, eof) that are not present
 	leaves atomic.Pointer[[]*leaf] // ascending by base
 	tail   *leaf                   // writer: the leaf added to last, nil or in leaves
+	_      [16]byte                // to two whole lines: objects of 112 bytes begin anywhere in one
 }
 
 // count is the number of records present.
