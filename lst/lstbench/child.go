@@ -57,9 +57,12 @@ func (j job) write(out io.Writer, in io.Reader) error {
 		return err
 	}
 	l := newLoader(s, j.Streams, j.Payload, j.Seed)
+	l.resume()
 	pick := first
 	if j.Streams > 1 {
 		pick = l.uniform
+	}
+	if j.Streams > 1 && l.records == 0 {
 		// Every stream exists, so that their number is what it says.
 		for k := 0; k < j.Streams; k += j.Batch {
 			next := k - 1

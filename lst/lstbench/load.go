@@ -41,6 +41,15 @@ func newLoader(s *lst.Store, streams, payload int, seed uint64) *loader {
 	return l
 }
 
+// resume goes on where the store's streams end.
+func (l *loader) resume() {
+	for k := range l.seq {
+		st, _ := l.s.View().Stat(streamID(k))
+		l.seq[k] = st.EOF
+		l.records += int64(st.Count)
+	}
+}
+
 // commit adds a batch of n records, each to the stream that pick names.
 func (l *loader) commit(n int, pick func() int) error {
 	l.b.Reset()
