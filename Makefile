@@ -34,6 +34,7 @@ help: ## List the targets
 	@echo 'make bench-lst             the storage engine beside its peers; writes docs/BENCHMARKS.md, some minutes'
 	@echo 'make test-s3               the S3 backend on servers that others wrote'
 	@echo 'make bench-manylogs        what many logs cost: memory, fairness, takeover; some minutes'
+	@echo 'make bench-failover        a thousand takeovers, stage by stage, beside their floor'
 	@echo 'make clean                 remove bin and .cache'
 	@echo
 	@echo 'Stages of make test, each runs alone too: check-fmt check-vet check-lint check-race check-sim'
@@ -116,6 +117,10 @@ bench-manylogs: build ## What many logs cost, as JSON
 	.cache/manylogs idle -btrlog bin/btrlog
 	.cache/manylogs takeover -btrlog bin/btrlog
 	.cache/manylogs neighbour -btrlog bin/btrlog
+
+.PHONY: bench-failover
+bench-failover: ## 1,000 takeovers beside the floor of their stages
+	cd bench && go run ./cmd/failover
 
 # The adapter to Prometheus' library is a module of its own.
 .PHONY: check-prometheus

@@ -246,7 +246,7 @@ func (w *Writer) resume(ctx context.Context, res *taken) error {
 		w.mu.Unlock()
 		return err
 	}
-	w.peers, w.rec, w.result, w.reopening = peers, res.rec, res.result, false
+	w.peers, w.rec, w.result, w.times, w.reopening = peers, res.rec, res.result, res.times, false
 	w.space.wakeFirst()
 	job := w.advance(now)
 	w.mu.Unlock()

@@ -78,6 +78,7 @@ type taken struct {
 	rec    meta.LogRecord
 	result *protocol.OpenResult
 	limit  int // smallest datagram limit of the nodes
+	times  OpenTimes
 }
 
 // takeover takes the token (P1), drives the opener, and installs (P7). live, if not nil, is the writer that re-opens its own
@@ -134,13 +135,18 @@ func (c *Client) takeover(ctx context.Context, op, name string, o *WriterOptions
 	if err != nil {
 		return nil, err
 	}
+	call.clock.since = time.Now()
+	call.clock.times.Token = call.clock.since.Sub(began)
 	c.routes.add(rec.ID, call)
 	defer call.release()
 	installed, err := c.drive(ctx, call, &raised, qw)
 	if err != nil {
 		return nil, call.explain(ctx, err)
 	}
-	return &taken{rec: installed, result: call.o.Result(), limit: call.limit}, nil
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	call.clock.now(call.o.Stage()) // the thread that brought the last answer may not have come to it
+	return &taken{rec: installed, result: call.o.Result(), limit: call.limit, times: call.clock.times}, nil
 }
 
 // target returns the recorded and the wanted ensemble and the wanted write quorum. A log that nobody opened yet has no
@@ -224,6 +230,7 @@ type openCall struct {
 	members  protocol.Ensemble     // all that take part
 	answered map[protocol.Incarnation]bool
 	tries    map[openKey]int
+	clock    openClock
 	released bool // nobody waits for it any more: it must send nothing
 }
 
@@ -439,6 +446,7 @@ func (call *openCall) settle(now protocol.Time) {
 		call.mu.Unlock()
 		return
 	}
+	call.clock.now(call.o.Stage())
 	call.sends = call.o.Sends(call.sends[:0])
 	if i := call.o.PendingInstall(); i != nil {
 		call.install = i

@@ -49,6 +49,7 @@ type Writer struct {
 	owner     meta.Owner // our claim: the last token that was taken
 	nonce     string     // of a token whose outcome is not known
 	result    *protocol.OpenResult
+	times     OpenTimes // of the open that result is of
 	peers     []writerPeer
 	sends     []protocol.Send
 	push      protocol.Watermark // scratch
@@ -96,6 +97,8 @@ type WriterInfo struct {
 	Window    int
 	// Durability names the mode that every acknowledgement of this log has.
 	Durability Durability
+	// Opened says how long the open took. A Reopen that succeeded replaces it.
+	Opened OpenTimes
 	// Repaired and Copied count LSNs that the open wrote again: the uncommitted tail, and what new nodes lacked.
 	Repaired, Copied int
 	// Lost is what the open gave up; empty unless AcceptLoss was set and nothing else could be done.
@@ -111,7 +114,7 @@ func (c *Client) newWriter(ctx context.Context, name string, t *taken, o *Writer
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{c: c, name: name, id: cfg.Log, m: m, rec: t.rec, owner: t.rec.Owner(), result: t.result, armed: never, expire: never, done: make(chan struct{}),
+	w := &Writer{c: c, name: name, id: cfg.Log, m: m, rec: t.rec, owner: t.rec.Owner(), result: t.result, times: t.times, armed: never, expire: never, done: make(chan struct{}),
 		drained: make(chan struct{})}
 	w.t = newTimer(w)
 	w.mode = modeOf(Durability(t.rec.Options.Durability))
@@ -143,7 +146,7 @@ func (w *Writer) Info() WriterInfo {
 	lost := slices.DeleteFunc(lostRanges(w.rec.Lost), func(l LostRange) bool { return l.Epoch != Epoch(cfg.Epoch) })
 	return WriterInfo{Log: w.name, ID: LogID(w.id), Epoch: Epoch(cfg.Epoch), Start: LSN(cfg.Start), Recovered: LSN(cfg.Tail), Next: LSN(w.m.Next()),
 		Committed: LSN(w.m.Committed()), Nodes: memberInfo(cfg.Ensemble), Qw: cfg.Qw, Window: int(cfg.Settings.Window),
-		Durability: Durability(w.rec.Options.Durability), Repaired: w.result.Repaired, Copied: w.result.Copied, Lost: lost}
+		Durability: Durability(w.rec.Options.Durability), Opened: w.times, Repaired: w.result.Repaired, Copied: w.result.Copied, Lost: lost}
 }
 
 func memberInfo(e protocol.Ensemble) []NodeInfo {

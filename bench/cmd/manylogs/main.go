@@ -74,8 +74,8 @@ func run() error {
 	o.dir = temp
 	if o.binary == "" {
 		o.binary = filepath.Join(temp, "btrlog")
-		build := exec.CommandContext(ctx, "go", "build", "-o", o.binary, "github.com/btrlog/btrlog/cmd/btrlog")
-		build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
+		build := exec.CommandContext(ctx, "go", "build", "-o", o.binary, ".")
+		build.Dir, build.Env = filepath.Join("..", "cmd", "btrlog"), append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("go build: %w\n%s", err, out)
 		}
