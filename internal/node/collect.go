@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"log/slog"
 	"math/bits"
@@ -13,6 +14,7 @@ import (
 	"github.com/btrlog/btrlog/internal/archive"
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/objstore"
 )
 
 // Collection of what the archive need not keep (A5): retention moves a log's trim point in its record, then objects below the
@@ -28,7 +30,7 @@ import (
 
 const (
 	// thorough is how many rounds apart a log is listed although its trim point has not moved: for what stalled flushers left.
-	thorough = 64
+	thorough = 61 // a prime, so that it is the turn of each of the log's nodes
 	// orphanRounds is how many rounds apart a node lists all logs of the archive, for those of deleted logs that no node knows
 	// any more.
 	orphanRounds = 128
@@ -42,6 +44,7 @@ type collector struct {
 	done map[protocol.LogID]protocol.LSN // trim point up to which a log was collected
 	// blank are the logs that the last round saw promised and without anything, with their promise.
 	blank map[protocol.LogID]protocol.Epoch
+	clock time.Time // of the object store, as of this round; zero: not asked yet
 
 	rounds, deleted, expired, failed, forgotten atomic.Uint64
 
@@ -98,6 +101,7 @@ func (n *Node) collectLoop(ctx context.Context) {
 // collect does one round.
 func (n *Node) collect(ctx context.Context, round uint64) {
 	c := &n.collector
+	c.clock = time.Time{}
 	seen := make(map[protocol.LogID]bool)
 	before := c.blank
 	c.blank = make(map[protocol.LogID]protocol.Epoch)
@@ -199,7 +203,13 @@ func (n *Node) collectLog(ctx context.Context, id protocol.LogID, name string, d
 	if r := rec.Options.Retention; r != (meta.Retention{}) {
 		want := archive.Retention{Bytes: r.Bytes, Lost: rec.LostRanges()}
 		if r.Age > 0 {
-			want.Before = time.Now().Add(-r.Age)
+			now, err := n.storeTime(ctx)
+			if err != nil {
+				return err
+			}
+			if !now.IsZero() {
+				want.Before = now.Add(-r.Age)
+			}
 		}
 		point, err := n.archive.Expired(ctx, id, rec.TrimBefore, want)
 		if err != nil {
@@ -218,6 +228,28 @@ func (n *Node) collectLog(ctx context.Context, id protocol.LogID, name string, d
 		return nil
 	}
 	return n.collectBelow(ctx, id, rec.TrimBefore)
+}
+
+// storeTime returns what the object store takes for the present, zero if it has no clock. The ages of objects are reckoned in its
+// time, and a node whose own clock is ahead must not take them for older than they are: what retention trims is gone. It
+// is asked once in a round, by writing an object.
+func (n *Node) storeTime(ctx context.Context) (time.Time, error) {
+	c := &n.collector
+	if !c.clock.IsZero() {
+		return c.clock, nil
+	}
+	store, key := n.requests.probe.Wrap(n.cfg.Store), "clock/"+string(n.cfg.Node)
+	if n.cfg.Root != "" {
+		key = n.cfg.Root + "/" + key
+	}
+	// Of a Put that failed, or may have, the object from an earlier round is left: an earlier time expires less.
+	_, putErr := store.Put(ctx, key, []byte("its time of modification is the store's clock\n"), nil, objstore.Condition{})
+	info, err := store.Head(ctx, key)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("node: asking %s for its time: %w", n.cfg.Store, errors.Join(err, putErr))
+	}
+	c.clock = info.Modified
+	return c.clock, nil
 }
 
 func (n *Node) collectBelow(ctx context.Context, id protocol.LogID, below protocol.LSN) error {
