@@ -307,7 +307,7 @@ func (n *Node) makeThreads() {
 	for i := range max(n.cfg.Shards, n.dir.id.Shards) {
 		t := &thread{n: n, index: i, parked: make(map[protocol.LogID][]parkedRead), maxBatch: int(min(maxBatchBytes, n.cfg.SegmentBytes/4))}
 		t.inbox.maxItems, t.inbox.maxBytes = n.cfg.InboxMessages, n.cfg.InboxBytes
-		t.plan.entries = make(map[planKey]*planned)
+		t.plan.init()
 		n.threads = append(n.threads, t)
 	}
 }

@@ -67,6 +67,7 @@ func (n *Node) watch(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	reading := make(chan struct{}, 1)
+	last := n.now()
 	for i := 0; ; i++ {
 		w.mu.Lock()
 		stale := w.stale || i%registryEvery == 0
@@ -90,7 +91,14 @@ func (n *Node) watch(ctx context.Context) {
 			w.asked[r.ID] = true
 			all.Go(func() { n.askPeer(ctx, r) })
 		}
-		before, living := w.living.Load(), w.detector.Living(n.now())
+		// A process that was stopped, or got no processor, comes back to answers that are old. Without this it would take all
+		// nodes for down at once, and write a snapshot of every log.
+		now := n.now()
+		if late := now - last - protocol.Time(n.cfg.PeerInterval); late > protocol.Time(n.cfg.PeerTimeout)/4 {
+			w.detector.Deaf(late, now)
+		}
+		last = now
+		before, living := w.living.Load(), w.detector.Living(now)
 		w.living.Store(living)
 		for _, r := range w.nodes {
 			was, _ := before.Down(r.Incarnation)

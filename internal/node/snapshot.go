@@ -25,8 +25,10 @@ type snapshot struct {
 	next     protocol.Time // not before
 	running  int           // plans with the workers
 	failures int
-	failed   bool // one of the plans under way failed, or could not be given away
+	failed   bool // one of the plans under way failed
+	busy     bool // one could not be given away: the workers have enough to do
 	stale    bool // one of them had its records changed meanwhile
+	wrote    bool // there was something to write
 	done     bool
 	// objects are what the store is known to hold of the tail: archived-through rises without holes only, in whatever order the
 	// plans end.
@@ -58,7 +60,8 @@ func (t *thread) planSnapshots(now protocol.Time) {
 		if s.done || s.running > 0 || now < max(s.next, s.seen+protocol.Time(rank)*protocol.Time(t.n.cfg.FlushGrace)) {
 			return
 		}
-		s.failed, s.stale = false, false
+		s.failed, s.stale, s.busy = false, false, false
+		s.objects = s.objects[:0] // whoever tries again finds them again
 		t.core.Snapshot(log, s.limit, now, func(seg protocol.Segment) {
 			// Another node may be first after all: look before writing. The first by hash writes at once.
 			seg.Rank = min(rank+s.failures, 1)
@@ -66,8 +69,9 @@ func (t *thread) planSnapshots(now protocol.Time) {
 			select {
 			case t.n.jobs <- job{t: t, key: key, seg: seg, view: t.core.View()}:
 				s.running++
+				s.wrote = true
 			default:
-				s.failed = true
+				s.busy = true
 			}
 		})
 		if s.running == 0 {
@@ -76,7 +80,9 @@ func (t *thread) planSnapshots(now protocol.Time) {
 	})
 	for log, s := range p.snaps {
 		if !s.listed && s.running == 0 {
-			delete(p.snaps, log) // the nodes are back, or all is archived
+			// The nodes are back. Before, a log keeps its entry although all of it is archived: the next record would make
+			// a new one, and an object of its own.
+			delete(p.snaps, log)
 		}
 	}
 }
@@ -103,10 +109,14 @@ func (t *thread) snapshotReported(now protocol.Time, r *report) {
 
 func (t *thread) snapshotEnded(now protocol.Time, s *snapshot) {
 	switch {
+	case s.busy && !s.failed:
+		s.next = now + firstPause
 	case !s.failed:
 		s.done = true
 		s.objects = nil
-		t.n.flusher.snapshots.Add(1)
+		if s.wrote {
+			t.n.flusher.snapshots.Add(1)
+		}
 	case s.stale:
 		// The records have been flushed or voided meanwhile: what is left is planned anew.
 	default:

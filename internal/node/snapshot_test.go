@@ -171,6 +171,40 @@ func TestSnapshotWaitsForTheStore(t *testing.T) {
 	}
 }
 
+// While one node is down, each record of a log that is archived up to its end is no reason for a snapshot, and an object, of its own.
+func TestNoSnapshotForEachRecord(t *testing.T) {
+	x := startWatchful(t)
+	w := newWriter(45)
+	x.begin(w)
+	write := func(nodes int) {
+		lsn := w.next
+		x.send(w.append(1, 200), nodes)
+		w.cLSN = lsn
+		for i, c := range x.clients {
+			if nodes&(1<<i) != 0 {
+				c.ack(w.watermark(c.inc, 0), protocol.StatusOK)
+			}
+		}
+	}
+	write(7)
+	stopNode(t, x.nodes[2])
+	for _, n := range x.nodes[:2] {
+		eventually(t, "a snapshot at "+string(n.cfg.Node), func() bool { return n.Status().Flush.Snapshots == 1 })
+		eventually(t, "all to be archived", func() bool { l, _ := logAt(n, 45); return l.ArchivedThrough == 1 })
+	}
+	puts := x.store.puts.Load()
+	for range 2 {
+		write(3)
+		for _, n := range x.nodes[:2] {
+			turned := n.threads[0].beat.Load()
+			eventually(t, "two looks for endangered logs", func() bool { return n.threads[0].beat.Load() > turned+3*int64(watchEvery)/2 })
+		}
+	}
+	if got := x.store.puts.Load() - puts; got != 0 {
+		t.Errorf("%d PUT requests for 2 records behind the snapshot", got)
+	}
+}
+
 // TestHeartbeatOfASickNode: a shard that hangs gives no sign of life, whatever the process says.
 func TestHeartbeatOfASickNode(t *testing.T) {
 	n := startNode(t, testConfig(t, "a", newStore()))

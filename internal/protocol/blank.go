@@ -9,6 +9,7 @@ func (s *Shard) Forget(log LogID, promised Epoch, out *Out) bool {
 	if l == nil || l.activated != 0 || l.deleted || l.dirty || l.promised != promised || len(l.held) > 0 || len(l.damaged) > 0 || l.archived != 0 {
 		return false // dirty: this batch is about to write the state
 	}
+	s.touch(l)
 	delete(s.logs, log)
 	s.blank--
 	out.Forgotten = append(out.Forgotten, log)

@@ -29,6 +29,13 @@ func (d *Detector) Sought(inc Incarnation, now Time) bool {
 	return true
 }
 
+// Deaf notes that nobody listened for so long, up to now: that is no silence of theirs.
+func (d *Detector) Deaf(gap, now Time) {
+	for inc, at := range d.heard {
+		d.heard[inc] = max(at, min(at+gap, now))
+	}
+}
+
 // Living returns who lives as of now. As long as nothing changes it is the same pointer.
 func (d *Detector) Living(now Time) *Living {
 	changed := len(d.heard) != len(d.last.down)
@@ -61,22 +68,33 @@ func (l *Living) Down(inc Incarnation) (down, known bool) {
 
 // Endangered visits the logs of which so many other nodes are down that one more failure could stop them or lose records: N − Qw
 // (paper 4.3), but at least one. rank is this node's place among the living ones; limit is the highest LSN held, committed or
-// not; absent tells one set of absent nodes from another. unknown gets the nodes that the Detector is to be told of (Sought).
+// not, archived or not; absent tells one set of absent nodes from another. unknown gets the nodes that the Detector is to be told
+// of (Sought). While all nodes live it looks at no log.
 func (s *Shard) Endangered(living *Living, unknown func(Incarnation), visit func(log LogID, rank int, limit LSN, absent uint64)) {
+	some := false
+	for p := range s.peers {
+		down, known := living.Down(p)
+		if !known {
+			unknown(p)
+		}
+		some = some || down
+	}
+	if !some {
+		return
+	}
+	clear(s.peers)
 	for _, l := range s.logs {
 		if l.deleted || l.settings.Qw == 0 {
 			continue
 		}
+		s.depend(l)
 		n, absent, rank := 0, uint64(0), 0
 		mine := weight(s.inc, l.id, 0)
 		for _, p := range l.settings.Peers {
 			if p == s.inc {
 				continue
 			}
-			down, known := living.Down(p)
-			if !known {
-				unknown(p)
-			}
+			down, _ := living.Down(p)
 			switch w := weight(p, l.id, 0); {
 			case down:
 				n++
@@ -88,8 +106,16 @@ func (s *Shard) Endangered(living *Living, unknown func(Incarnation), visit func
 		if n < max(1, len(l.settings.Peers)-int(l.settings.Qw)) {
 			continue
 		}
-		if limit, _ := l.held.highest(); limit > l.archived {
-			visit(l.id, rank, limit, absent)
+		limit, _ := l.held.highest()
+		visit(l.id, rank, limit, absent)
+	}
+}
+
+// depend notes which other nodes a log depends on.
+func (s *Shard) depend(l *nodeLog) {
+	for _, p := range l.settings.Peers {
+		if p != s.inc {
+			s.peers[p] = true
 		}
 	}
 }

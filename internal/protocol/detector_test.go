@@ -62,6 +62,7 @@ func TestEndangered(t *testing.T) {
 			l := &nodeLog{id: testLog, settings: Settings{Peers: peers, Qw: uint8(c.qw)}}
 			l.held.ensure(1).add(1, 1, 0, 1)
 			s.logs[testLog] = l
+			s.depend(l)
 			n := 0
 			s.Endangered(d.Living(10), func(inc Incarnation) { t.Errorf("node %d is not known", inc) }, func(log LogID, rank int, limit LSN, absent uint64) {
 				n++

@@ -24,6 +24,7 @@ type nodeLog struct {
 	lost      []Range // of the record that was activated last: there is nothing of these
 
 	dirty      bool // state value must be written in this step's batch
+	touched    bool // something changed since Touched
 	lastAppend Time // of the last record stored
 	oldest     Time // arrival of the oldest record that is not archived yet; 0 when there is none
 }

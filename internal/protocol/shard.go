@@ -101,12 +101,16 @@ type Shard struct {
 	blank int // of logs: those that were never activated
 	dirty []*nodeLog
 	space Space
+	// touched are the logs in which something changed that Flushable or Behind tell of, since Touched.
+	touched []LogID
+	// peers are the other nodes that logs depend on; more than they are until Endangered looks at all logs.
+	peers map[Incarnation]bool
 	rules Rules
 }
 
 // NewShard returns an empty shard of the node at incarnation inc.
 func NewShard(inc Incarnation, rules Rules) *Shard {
-	return &Shard{inc: inc, logs: make(map[LogID]*nodeLog), rules: rules}
+	return &Shard{inc: inc, logs: make(map[LogID]*nodeLog), peers: make(map[Incarnation]bool), rules: rules}
 }
 
 // Incarnation returns the incarnation that every answer carries.
@@ -192,6 +196,8 @@ func (s *Shard) RestoreDone(log LogID) {
 		}
 		l.damaged = without(l.damaged, l.lost)
 		l.lastAppend = l.oldest
+		s.depend(l)
+		s.touch(l)
 	}
 }
 
@@ -256,6 +262,7 @@ func (s *Shard) Finish(out *Out) {
 
 func (s *Shard) mark(l *nodeLog, out *Out) {
 	out.NeedForce = true
+	s.touch(l)
 	if !l.dirty {
 		l.dirty = true
 		s.dirty = append(s.dirty, l)
@@ -264,6 +271,7 @@ func (s *Shard) mark(l *nodeLog, out *Out) {
 
 // markLazily is mark for a change that a memory log need not force.
 func (s *Shard) markLazily(l *nodeLog, out *Out) {
+	s.touch(l)
 	if !l.settings.Memory {
 		out.NeedForce = true
 	}
@@ -466,6 +474,7 @@ func (s *Shard) store(now Time, l *nodeLog, m *Append, stamp LSN, out *Out) (las
 		off += uint64(size)
 	}
 	if last != 0 {
+		s.touch(l)
 		l.lastAppend = now
 		if l.oldest == 0 {
 			l.oldest = now
@@ -511,6 +520,7 @@ func (s *Shard) activate(from Peer, m *Activate, out *Out) {
 		l.history = append(History(nil), m.History...)
 		l.settings = m.Settings
 		l.settings.Peers = append([]Incarnation(nil), m.Settings.Peers...)
+		s.depend(l)
 		l.sealed = 0
 		if s.rules.LabelIsOwner {
 			l.held.keepOwned(l.history, m.Epoch)

@@ -31,13 +31,44 @@ type Segment struct {
 // Everything in one list entry is one snapshot taken on the shard's thread (A3).
 func (s *Shard) Flushable(now Time, visit func(Segment)) {
 	for _, l := range s.logs {
-		limit := l.clsn
-		if s.rules.FlushUncommitted {
-			limit, _ = l.held.highest()
+		s.flushableOf(l, now, visit)
+	}
+}
+
+// FlushableOf is Flushable for one log.
+func (s *Shard) FlushableOf(log LogID, now Time, visit func(Segment)) {
+	if l := s.logs[log]; l != nil {
+		s.flushableOf(l, now, visit)
+	}
+}
+
+func (s *Shard) flushableOf(l *nodeLog, now Time, visit func(Segment)) {
+	limit := l.clsn
+	if s.rules.FlushUncommitted {
+		limit, _ = l.held.highest()
+	}
+	if !l.deleted && limit > l.archived {
+		l.flushable(s.inc, now, l.archived+1, limit, s.rules, visit)
+	}
+}
+
+// Touched visits, and forgets, the logs of which Flushable or Behind may tell something else than when Touched visited them last;
+// the passing of time alone is for the caller to reckon with. So a driver need not look at logs in which nothing happens. The
+// log may be gone.
+func (s *Shard) Touched(visit func(LogID)) {
+	for _, log := range s.touched {
+		if l := s.logs[log]; l != nil {
+			l.touched = false
 		}
-		if !l.deleted && limit > l.archived {
-			l.flushable(s.inc, now, l.archived+1, limit, s.rules, visit)
-		}
+		visit(log)
+	}
+	s.touched = s.touched[:0]
+}
+
+func (s *Shard) touch(l *nodeLog) {
+	if !l.touched {
+		l.touched = true
+		s.touched = append(s.touched, l.id)
 	}
 }
 
@@ -95,13 +126,24 @@ func (l *nodeLog) flushable(inc Incarnation, now Time, from, limit LSN, rules Ru
 // archived: its opener waits for that, and cannot activate anybody before.
 func (s *Shard) Behind(visit func(log LogID, archived LSN, blank bool)) {
 	for _, l := range s.logs {
-		missed := l.promised > l.activated
-		if l.deleted || l.clsn <= l.archived && !missed {
-			continue
-		}
-		if _, held := l.held.best(l.archived + 1); !held || missed {
-			visit(l.id, l.archived, l.skip(l.archived, 0) > l.clsn)
-		}
+		l.behind(visit)
+	}
+}
+
+// BehindOf is Behind for one log.
+func (s *Shard) BehindOf(log LogID, visit func(log LogID, archived LSN, blank bool)) {
+	if l := s.logs[log]; l != nil {
+		l.behind(visit)
+	}
+}
+
+func (l *nodeLog) behind(visit func(log LogID, archived LSN, blank bool)) {
+	missed := l.promised > l.activated
+	if l.deleted || l.clsn <= l.archived && !missed {
+		return
+	}
+	if _, held := l.held.best(l.archived + 1); !held || missed {
+		visit(l.id, l.archived, l.skip(l.archived, 0) > l.clsn)
 	}
 }
 

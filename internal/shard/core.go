@@ -449,6 +449,20 @@ func (c *Core) Flushable(now protocol.Time, visit func(protocol.Segment)) {
 	c.machine.Flushable(now, visit)
 }
 
+// Touched visits the logs of which Flushable or Behind may tell something new (see protocol.Shard.Touched); after the machine was
+// read again from the store, all.
+func (c *Core) Touched(visit func(protocol.LogID)) { c.machine.Touched(visit) }
+
+// FlushableOf is Flushable for one log.
+func (c *Core) FlushableOf(log protocol.LogID, now protocol.Time, visit func(protocol.Segment)) {
+	c.machine.FlushableOf(log, now, visit)
+}
+
+// BehindOf is Behind for one log.
+func (c *Core) BehindOf(log protocol.LogID, visit func(log protocol.LogID, archived protocol.LSN, blank bool)) {
+	c.machine.BehindOf(log, visit)
+}
+
 // Behind lists the logs for which only a look at the object store helps (see protocol.Shard.Behind).
 func (c *Core) Behind(visit func(log protocol.LogID, archived protocol.LSN, blank bool)) {
 	c.machine.Behind(visit)
