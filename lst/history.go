@@ -262,10 +262,10 @@ func (r *recovery) lastRoot(s *recSegment, f vfs.File, hi int64) (*rootInfo, err
 	return nil, nil
 }
 
-// newestRoot looks for the newest root frame of the last segment, from its end
-// backwards; nil if there is none. What it finds is a frame that was written, not
+// newestRoot looks for the newest root frame of the last segment that begins in
+// front of the offset before, backwards; nil if there is none. What it finds is a frame that was written, not
 // yet a snapshot that is whole.
-func (r *recovery) newestRoot() (*rootInfo, error) {
+func (r *recovery) newestRoot(before int64) (*rootInfo, error) {
 	s := r.last
 	f, err := r.fs.Open(s.path, vfs.ReadOnly)
 	if err != nil {
@@ -276,7 +276,7 @@ func (r *recovery) newestRoot() (*rootInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.lastRoot(s, f, hi)
+	return r.lastRoot(s, f, min(hi, before))
 }
 
 // rootIn reads the root frame that may begin at off, where b was found; nil if

@@ -22,7 +22,9 @@ import (
 //	  frame found behind it is asked for its claim: one above the tear proves that
 //	  durable data is damaged, which is an error. Else the tail is cut. If the
 //	  root found backwards lies behind the tear, it is not part of the store: walk
-//	  again from the link's claim.
+//	  again from the claim of the one in front of the tear, or else the link's. The
+//	  link's alone would not do: with the newer one durable, the segments of the
+//	  snapshot that the link names may have been dropped.
 //	3 The newest root frame on the walk, or the one the link names, is the
 //	  snapshot. Everything in front of the claim is durable, everything behind it
 //	  was just checked: the snapshot is whole (T4).
@@ -523,17 +525,25 @@ func (r *recovery) run() error {
 	if r.last == nil {
 		return r.unused()
 	}
-	root, err := r.newestRoot()
+	root, err := r.newestRoot(r.last.size)
 	if err != nil {
 		return err
 	}
 	if err := r.findEnd(root); err != nil {
 		return err
 	}
-	if root != nil && r.end <= root.at {
+	for root != nil && r.end <= root.at {
+		// The one in front of the tear first: what the link names may be dropped since.
+		before := int64(0)
+		if r.end.seg() == r.last.number {
+			before = r.end.off()
+		}
+		if root, err = r.newestRoot(before); err != nil {
+			return err
+		}
 		r.torn, r.unchecked = false, nil
 		r.rep.CutFile, r.rep.CutOffset, r.rep.CutBytes, r.rep.CutReason = "", 0, 0, ""
-		if err := r.findEnd(nil); err != nil {
+		if err := r.findEnd(root); err != nil {
 			return err
 		}
 	}

@@ -175,3 +175,61 @@ func TestSnapshotsInFlightTogether(t *testing.T) {
 		t.Fatalf("%+v, want %d records", st, writes*10)
 	}
 }
+
+// Two snapshots stand in the last segment, and a write between them did not reach the
+// disk: the first of them holds, not the one that the link names, whose segment it let
+// go.
+func TestTearBetweenSnapshots(t *testing.T) {
+	d, opt := memStore(33, Buffered)
+	opt.SnapshotRecords = 1 << 20
+	s := mustOpen(t, "/db", opt)
+	seq := uint64(0)
+	add := func() Location {
+		seq++
+		return appendOne(t, s, sid(1), seq-1, make([]byte, 1000), Acknowledged)
+	}
+	add()
+	if err := s.Snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	for s.Stats().Active == 1 {
+		add()
+	}
+	var b Batch
+	b.Trim(sid(1), seq)
+	if _, err := s.Commit(&b, Acknowledged); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Reclaim(); n != 1 || err != nil {
+		t.Fatalf("%d segments dropped, %v", n, err)
+	}
+	first := s.Stats().Snapshots
+	torn := add()
+	if err := s.Snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.Stats(); st.Active != 2 || torn.Segment != 2 || st.Snapshots <= first {
+		t.Fatalf("the snapshots were meant to be in segment 2: %+v", st)
+	}
+	for _, lazy := range []bool{false, true} {
+		disk := d.Clone()
+		name := segmentPath("/db", torn.Segment)
+		data, _ := disk.ReadFile(name)
+		data = append([]byte(nil), data...)
+		data[torn.Offset+int64(torn.Length)/2] ^= 1
+		disk.WriteFile(name, data)
+		opt.FS, opt.lazyInline = disk, lazy
+		again, rep, err := Open("/db", opt)
+		if err != nil {
+			t.Fatalf("lazy %v: %v", lazy, err)
+		}
+		st, _ := again.View().Stat(sid(1))
+		if rep.CutFile != name || rep.CutOffset != torn.Offset || st.EOF != seq-1 || st.Trim != seq-1 || st.Count != 0 {
+			t.Errorf("lazy %v: %+v, %+v", lazy, rep, st)
+		}
+		appendOne(t, again, sid(1), seq-1, []byte("again"), Forced)
+		if err := again.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
