@@ -56,6 +56,7 @@ const (
 // Store implements objstore.Store on a directory.
 type Store struct {
 	dir         string
+	self        os.FileInfo // the directory that was opened
 	lockTimeout time.Duration
 	locks       lockTable
 
@@ -131,7 +132,22 @@ func (s *Store) prepare() error {
 			return err
 		}
 	}
-	return nil
+	s.self, err = os.Stat(s.dir)
+	return err
+}
+
+// here makes sure that the directory is the one that was opened. When its file system is not mounted any more another one is
+// in its place, perhaps with a store that was made there by mistake: what went there would be gone when the right one is back, and
+// what it does not hold is not absent.
+func (s *Store) here() error {
+	at, err := os.Stat(s.dir)
+	if err == nil && !os.SameFile(at, s.self) {
+		return fmt.Errorf("another directory is in the place of %s: mount or move the store back, or restart the process", s.dir)
+	}
+	if err == nil {
+		_, err = os.Stat(filepath.Join(s.dir, markerName))
+	}
+	return err
 }
 
 func (s *Store) initialise(marker string) error {
@@ -204,7 +220,13 @@ func (s *Store) start(ctx context.Context, op, key string) error {
 		return s.err(op, key, objstore.ErrUnavailable,
 			fmt.Errorf("the store stopped after a failed sync, restart the process: %w", *err))
 	}
-	return objstore.CheckContext(ctx, s.String(), op, key)
+	if err := objstore.CheckContext(ctx, s.String(), op, key); err != nil {
+		return err
+	}
+	if err := s.here(); err != nil {
+		return s.err(op, key, objstore.ErrUnavailable, err)
+	}
+	return nil
 }
 
 // Put implements objstore.Store. The ETag is the MD5 of the body, as on S3.
@@ -396,10 +418,15 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// sync makes the names in dir durable. A failure other than a missing directory stops the store.
+// sync makes the names in dir durable. A failed sync stops the store; a directory that cannot be opened, for want of a
+// descriptor, was not synced, and the next try says how it is.
 func (s *Store) sync(dir string) error {
-	err := syncDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err = d.Sync(); err != nil {
 		s.failed.CompareAndSwap(nil, &err)
 	}
 	return err

@@ -46,7 +46,11 @@ func kindOf(op string, err error, match, sent bool) (kind, cause error) {
 		return objstore.ErrDenied, cause
 	case "EntityTooLarge":
 		return objstore.ErrTooLarge, cause
-	case "SlowDown", "ServiceUnavailable", "Throttling", "ThrottlingException", "RequestThrottled", "TooManyRequests", "RequestLimitExceeded":
+	case "NoSuchKey":
+		if op == "delete" {
+			return objstore.ErrNotFound, cause // some servers say so; see Delete
+		}
+	case "SlowDown", "Throttling", "ThrottlingException", "RequestThrottled", "TooManyRequests", "RequestLimitExceeded":
 		return objstore.ErrUnavailable, cause // refused before it was looked at
 	case "RequestTimeout":
 		return objstore.ErrUnavailable, cause // the server did not get the whole body
@@ -70,11 +74,12 @@ func kindOf(op string, err error, match, sent bool) (kind, cause error) {
 		return objstore.ErrDenied, cause
 	case status == http.StatusMovedPermanently, status == http.StatusTemporaryRedirect, status == http.StatusPermanentRedirect:
 		return objstore.ErrDenied, fmt.Errorf("%w: the bucket is in another region or at another endpoint", cause)
-	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests:
+	case status == http.StatusTooManyRequests:
 		return objstore.ErrUnavailable, cause
 	case status == http.StatusNotImplemented, status >= 400 && status < 500:
 		return objstore.ErrInvalid, cause
 	}
+	// A 503 that is no throttling is here too: a proxy that loses its server in the middle of a request says the same.
 	if write && sent {
 		return objstore.ErrUnknown, cause
 	}

@@ -13,6 +13,7 @@ package s3
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -347,7 +348,9 @@ func (s *store) Delete(ctx context.Context, key string) error {
 	ctx, sent := tracked(ctx)
 	_, err := s.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &s.bucket, Key: s.key(key)}, once)
 	if err != nil {
-		return s.err("delete", key, err, false, sent.Load())
+		if err = s.err("delete", key, err, false, sent.Load()); !errors.Is(err, objstore.ErrNotFound) {
+			return err
+		}
 	}
 	return nil
 }

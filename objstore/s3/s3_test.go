@@ -172,6 +172,7 @@ func TestOutcomes(t *testing.T) {
 		{"create, conflict in flight", 409, "ConditionalRequestConflict", put(objstore.IfAbsent()), objstore.ErrConflict},
 		{"replace, absent", 404, "NoSuchKey", put(objstore.IfMatch(`"x"`)), objstore.ErrPrecondition},
 		{"create, slow down", 503, "SlowDown", put(objstore.IfAbsent()), objstore.ErrUnavailable},
+		{"create, a proxy that lost its server", 503, "ServiceUnavailable", put(objstore.IfAbsent()), objstore.ErrUnknown},
 		{"create, internal error", 500, "InternalError", put(objstore.IfAbsent()), objstore.ErrUnknown},
 		{"create, bad gateway", 502, "BadGateway", put(objstore.IfAbsent()), objstore.ErrUnknown},
 		{"create, reply lost", 0, "", put(objstore.IfAbsent()), objstore.ErrUnknown},
@@ -205,6 +206,20 @@ func TestOutcomes(t *testing.T) {
 		if c.code != "" && e.Op != "head" && !strings.Contains(err.Error(), c.code) {
 			t.Errorf("%s: the message does not name %s: %v", c.what, c.code, err)
 		}
+	}
+}
+
+// TestDeleteOfAnAbsentKey: some servers answer it with 404.
+func TestDeleteOfAnAbsentKey(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/xml")
+		w.WriteHeader(404)
+		fmt.Fprint(w, "<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code><Message>test</Message></Error>")
+	}))
+	defer server.Close()
+	s := mustNew(t, Options{Bucket: "logs", Endpoint: server.URL, PathStyle: true, Credentials: keys})
+	if err := s.Delete(t.Context(), "k"); err != nil {
+		t.Error(err)
 	}
 }
 
