@@ -73,6 +73,9 @@ func (j job) write(out io.Writer, in io.Reader) error {
 	}
 	var ack [8]byte
 	reported := int64(0)
+	// Before the interval in front of the last snapshot everything is made durable: how far the device lags behind
+	// the appends of a process that does nothing else is no part of the comparison.
+	syncAt := int64(j.Stop - j.SnapshotRecords - j.SnapshotRecords/2)
 	for j.Stop == 0 || l.records < int64(j.Stop) {
 		n := j.Batch
 		if j.Stop > 0 {
@@ -80,6 +83,11 @@ func (j job) write(out io.Writer, in io.Reader) error {
 		}
 		if err := l.commit(n, pick); err != nil {
 			return err
+		}
+		if j.Stop > 0 && l.records >= syncAt && l.records-int64(n) < syncAt {
+			if err := s.Sync(); err != nil {
+				return err
+			}
 		}
 		if l.records-reported >= reportEvery || l.records == int64(j.Stop) {
 			reported = l.records

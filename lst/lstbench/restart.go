@@ -172,7 +172,7 @@ func openSize(r *run) ([]Result, error) {
 	a, callsA, readA := mostRead(allA)
 	b, callsB, readB := mostRead(allB)
 	bytes := Result{What: fmt.Sprintf("open: bytes read, store of %.3g GB over one of %.3g GB", float64(b.size)/1e9, float64(a.size)/1e9), Unit: "×", Must: most(1.2), Mode: "buffered",
-		Counted: countedOpen + fmt.Sprintf(". How much of it is read depends on where segments end between the last two snapshots, in a store of any size: the most of %d kills, an interval apart, of each store", kills)}
+		Counted: countedOpen + fmt.Sprintf(". How much of it is read depends on where segments end between the last two snapshots, in a store of any size: the most of %d kills, an interval apart, of each store, which was synced once before the interval in front of the last snapshot: a device that lags behind is no part of it", kills)}
 	bytes.exact(float64(b.bytes) / float64(a.bytes))
 	bytes.Note("%d streams, a snapshot every %d records, segments of %d MiB, seed %d", streams, every, segment>>20, r.Seed)
 	bytes.Note("small: %v", a)
