@@ -1,6 +1,7 @@
 package btrlog
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -202,8 +203,29 @@ func (c *Client) openStore(ctx context.Context) error {
 	return err
 }
 
-// rootOf asks the nodes for the prefix of the cluster's keys, one after the other until one answers.
+// startingPause is between two questions to nodes that all are starting, as far as they answer.
+const startingPause = 50 * time.Millisecond
+
+// rootOf asks the nodes for the prefix of the cluster's keys, one after the other until one answers. A node that says that it is starting is
+// waited for: a program that begins together with its cluster is as common as one that begins later.
 func (c *Client) rootOf(ctx context.Context, urls []string) (string, error) {
+	var waiting error
+	for {
+		root, starting, err := c.askRoot(ctx, urls)
+		if ctx.Err() != nil && waiting != nil {
+			return "", waiting // why it took so long, not that the time is over
+		}
+		if err == nil || !starting {
+			return root, err
+		}
+		if waiting = err; sleep(ctx, startingPause) != nil {
+			return "", waiting
+		}
+	}
+}
+
+// askRoot asks each node once. starting: one of them says that it cannot answer yet.
+func (c *Client) askRoot(ctx context.Context, urls []string) (root string, starting bool, err error) {
 	var errs []error
 	for _, u := range urls {
 		root, err := func() (string, error) {
@@ -220,17 +242,19 @@ func (c *Client) rootOf(ctx context.Context, urls []string) (string, error) {
 			defer resp.Body.Close()
 			var id struct{ Root string }
 			if resp.StatusCode != http.StatusOK {
-				return "", fmt.Errorf("%s: %s", u, resp.Status)
+				starting = starting || resp.StatusCode == http.StatusServiceUnavailable
+				why, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // only for the message
+				return "", fmt.Errorf("%s: %s: %s", u, resp.Status, bytes.TrimSpace(why))
 			}
 			err = json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&id)
 			return id.Root, err
 		}()
 		if err == nil {
-			return root, nil
+			return root, false, nil
 		}
 		errs = append(errs, err)
 	}
-	return "", fmt.Errorf("no node says who it is: %w", errors.Join(errs...))
+	return "", starting, fmt.Errorf("no node says who it is: %w", errors.Join(errs...))
 }
 
 // listen binds the client's socket; hosts without IPv6 are served too.
