@@ -40,6 +40,7 @@ func TestEverythingIsClosedAfterClose(t *testing.T) {
 		}},
 		{"trim", func() error { return client.Trim(ctx, "orders", 2) }},
 		{"set retention", func() error { return client.SetRetention(ctx, "orders", time.Hour, 0, 0) }},
+		{"retire node", func() error { return client.RetireNode(ctx, "n1") }},
 		{"delete", func() error { return client.Delete(ctx, "orders") }},
 		{"open writer", func() error { _, err := client.OpenWriter(ctx, "orders", btrlog.WriterOptions{}); return err }},
 		{"open reader", func() error { _, err := client.OpenReader(ctx, "orders"); return err }},
