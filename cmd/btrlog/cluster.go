@@ -34,15 +34,15 @@ const answerLimit = 5 * time.Second
 func clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "See how a cluster is, and what is at risk",
-		Long: `See how a cluster is, and what is at risk.
+		Short: "See how a cluster is and what is at risk, and retire nodes",
+		Long: `See how a cluster is and what is at risk, and take nodes out of it.
 
 Without --store and --nodes the commands speak to the node at ` + defaultListen + `, which is where 'btrlog dev' listens.`,
 	}
 	group(cmd)
 	var c connection
 	c.flags(cmd)
-	cmd.AddCommand(clusterStatus(&c))
+	cmd.AddCommand(clusterStatus(&c), clusterRetire(&c))
 	return cmd
 }
 

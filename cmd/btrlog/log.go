@@ -23,7 +23,7 @@ Without --store and --nodes the commands speak to the node at ` + defaultListen 
 	var c connection
 	c.flags(cmd)
 	grouped(cmd, "Logs", logCreate(&c), logList(&c), logInfo(&c), logDelete(&c))
-	grouped(cmd, "Records", logAppend(&c), logCat(&c), logFollow(&c), logTrim(&c))
+	grouped(cmd, "Records", logAppend(&c), logCat(&c), logFollow(&c), logTrim(&c), logSet(&c))
 	grouped(cmd, "Who writes a log, and where it is", logFence(&c), logReplace(&c), logRecover(&c))
 	return cmd
 }
@@ -52,8 +52,8 @@ What is not given takes its default: three nodes, of which two must have a recor
 	f.IntVar(&o.Window, "window", 0, "records that may be given out and not committed (default 1024)")
 	f.StringVar(&durability, "durability", string(btrlog.Disk), "when a node acknowledges: disk, or memory (a power cut of a quorum then loses records)")
 	f.DurationVar(&o.FlushAge, "flush-age", 0, "age at which a segment is archived although it is not full; negative is never (default 5m)")
-	f.DurationVar(&o.RetainAge, "retain-age", 0, "trim what was archived longer ago than this, in whole segments (default: keep everything)")
-	f.Var(&retain, "retain", "trim the oldest records beyond so many archived bytes, such as 100GiB, in whole segments (default: keep everything)")
+	f.DurationVar(&o.RetainAge, "retain-age", 0, "trim what was archived longer ago than this, such as 168h, in whole segments, every ten minutes (default: keep everything)")
+	f.Var(&retain, "retain", "trim the oldest records beyond so many archived bytes, such as 100GiB, in whole segments, every ten minutes (default: keep everything)")
 	jsonFlag(cmd, &asJSON, "the new log as one JSON object, as 'log info' prints it")
 	run := c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error {
 		o.SegmentBytes, o.RetainBytes, o.Durability = int64(segment), int64(retain), btrlog.Durability(durability)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -72,6 +73,64 @@ space on the nodes comes back, and archived objects that end below it are delete
 			return usagef("--before is missing: the LSN of the first record that stays")
 		case before == 0:
 			return usagef("LSN 0 is before the first record; the first LSN is 1")
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}
+
+func logSet(c *connection) *cobra.Command {
+	var retain byteSize
+	var retainAge, flushAge time.Duration
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Change what a log retains, and its flush age",
+		Long: `Change what a log retains, and its flush age; what is not given stays. The writer is not disturbed. The other options of a log are those of its
+creation; 'btrlog log replace' moves it to other nodes.
+
+Retention trims: what it removes is gone for ever. The nodes look every ten minutes, and trim whole segments that are archived.`,
+		Example: `  btrlog log set --retain 100GiB orders
+  btrlog log set --retain-age 168h --retain 0 orders    # a week, whatever it takes`,
+		Args: oneArg("the log's name"), ValidArgsFunction: c.completeName,
+	}
+	f := cmd.Flags()
+	f.Var(&retain, "retain", "trim the oldest records beyond so many archived bytes, such as 100GiB; 0 is any size")
+	f.DurationVar(&retainAge, "retain-age", 0, "trim what was archived longer ago than this, such as 168h; 0 is any age")
+	f.DurationVar(&flushAge, "flush-age", 0, "age at which a segment is archived although it is not full, such as 5m; negative is never")
+	run := c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error {
+		info, err := client.Info(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		o := info.Options
+		if f.Changed("retain") {
+			o.RetainBytes = int64(retain)
+		}
+		if f.Changed("retain-age") {
+			o.RetainAge = retainAge
+		}
+		if f.Changed("flush-age") {
+			o.FlushAge = flushAge
+		}
+		if err := client.SetRetention(ctx, args[0], o.RetainAge, o.RetainBytes, o.FlushAge); err != nil {
+			return err
+		}
+		flush := "never"
+		if o.FlushAge > 0 {
+			flush = o.FlushAge.String()
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "log %s retains %s, %s; flush age %s\n", info.Name,
+			orElse(o.RetainAge > 0, o.RetainAge.String(), "any age"), orElse(o.RetainBytes > 0, humanBytes(o.RetainBytes), "any size"), flush)
+		return err
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case !f.Changed("retain") && !f.Changed("retain-age") && !f.Changed("flush-age"):
+			return usagef("nothing to change is given: --retain, --retain-age or --flush-age")
+		case f.Changed("flush-age") && flushAge == 0:
+			return usagef("--flush-age is 0; a negative one is never, and the default is 5m")
+		case retainAge < 0:
+			return usagef("--retain-age is %v; 0 is any age", retainAge)
 		}
 		return run(cmd, args)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/node"
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/lst"
@@ -81,6 +83,9 @@ func storageFlags(cmd *cobra.Command, buffered *bool, segment *byteSize) {
 // that can never store a record that the client may give out would hold up its log for ever.
 const minSegmentFile = 20 << 20
 
+// defaultSegmentFile is the storage engine's.
+const defaultSegmentFile = 64 << 20
+
 func checkSegmentFile(n byteSize) error {
 	if n != 0 && n < minSegmentFile {
 		return usagef("--segment-file is %d bytes, at least 20MiB are needed for the largest record", int64(n))
@@ -142,6 +147,22 @@ func (o *nodeFlags) check() error {
 	}
 	if o.cfg.StartTimeout <= 0 {
 		return usagef("--start-timeout is %v; it must be positive", o.cfg.StartTimeout)
+	}
+	if err := meta.CheckName(o.id); err != nil {
+		return usagef("--id: %w", err)
+	}
+	if host, _, _ := net.SplitHostPort(o.cfg.Listen); o.cfg.Advertise == "" { // it was just checked
+		if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
+			return usagef("--listen %s is every address; --advertise must say under which host or host:port clients reach the node", o.cfg.Listen)
+		}
+	}
+	file := o.segment
+	if file == 0 {
+		file = defaultSegmentFile
+	}
+	// A directory with more shards than these needs more, which the start finds out.
+	if least := byteSize(max(o.cfg.Shards, 1)) * 3 * file; o.budget > 0 && o.budget < least {
+		return usagef("--disk-budget is %v; each shard needs three segment files, so at least %v are needed, or a smaller --segment-file", &o.budget, &least)
 	}
 	o.cfg.Node = protocol.NodeID(o.id)
 	return nil

@@ -137,10 +137,11 @@ func TestNodeRefusals(t *testing.T) {
 	}
 	bad(t, node("--id", "other", "--dir", mine, "--store", store, "--listen", "127.0.0.1:0"), 1, "data directory "+mine+` belongs to node "mine", not to "other"`)
 	bad(t, node("--id", "mine", "--dir", mine, "--store", storeURL(t), "--listen", "127.0.0.1:0"), 1, "data directory "+mine+" belongs to cluster", "the object store to cluster")
-	bad(t, node("--id", "a/b", "--dir", other, "--store", store), 1, `"a/b" contains '/'`)
+	bad(t, node("--id", "a/b", "--dir", other, "--store", store), 2, "--id: ", `"a/b" contains '/'`)
 	bad(t, node("--id", "other", "--dir", other, "--store", "file:///dev/null/store"), 1, "/dev/null/store")
 	bad(t, node("--id", "other", "--dir", "/dev/null/other", "--store", store), 1, "/dev/null/other")
-	bad(t, node("--id", "other", "--dir", other, "--store", store, "--listen", "0.0.0.0:0"), 1, "advertise")
+	bad(t, node("--id", "other", "--dir", other, "--store", store, "--listen", "0.0.0.0:0"), 2, "--advertise must say")
+	bad(t, node("--id", "other", "--dir", other, "--store", store, "--shards", "2", "--disk-budget", "64MiB"), 2, "--disk-budget is 64MiB", "at least 384MiB are needed", "--segment-file")
 
 	// After all the refusals both directories still serve.
 	for _, id := range []string{"mine", "other"} {

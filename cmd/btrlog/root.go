@@ -17,7 +17,7 @@ Exit codes of all commands:
   1  failed, or interrupted before the end; one line on standard error says what, where and what to do
   2  the command line or the configuration is wrong; nothing was tried`
 
-const rootExample = `  btrlog dev &                            # a cluster of three nodes in ./btrlog-dev
+const rootExample = `  btrlog dev &                            # a cluster of three nodes in ./btrlog-dev; it says when it is ready
   btrlog log create orders
   printf 'one\ntwo\n' | btrlog log append orders
   btrlog log cat --lines orders`
@@ -106,6 +106,9 @@ var numberError = regexp.MustCompile(`strconv\.Parse(\w+): parsing "(?:[^"\\]|\\
 
 // plainFlagError says what is wanted instead of naming the function that did not get it.
 func plainFlagError(msg string) string {
+	if strings.Contains(msg, "time: ") { // all of the package's messages, about a unit that is missing or unknown
+		return msg + "; write for example 500ms, 10s or 168h"
+	}
 	m := numberError.FindStringSubmatchIndex(msg)
 	if m == nil {
 		return msg

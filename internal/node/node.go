@@ -316,7 +316,8 @@ func (n *Node) makeThreads() {
 func (n *Node) openShards() error {
 	total := len(n.threads)
 	if b := n.cfg.DiskBudgetBytes; b > 0 && b/int64(total) < minFiles*n.cfg.SegmentBytes {
-		return fmt.Errorf("node: disk budget of %d bytes: %s has %d shards, which need at least %d files of %d bytes each", b, n.dir.path, total, minFiles, n.cfg.SegmentBytes)
+		return fmt.Errorf("node: disk budget of %d bytes: %s has shards: %d, each of which needs at least %d files of %d bytes; give it %d bytes or more, or smaller segment files",
+			b, n.dir.path, total, minFiles, n.cfg.SegmentBytes, int64(total)*minFiles*n.cfg.SegmentBytes)
 	}
 	n.reports = make([]lst.RecoveryReport, total)
 	errs := make([]error, total)
