@@ -56,10 +56,12 @@ func (w *Writer) Read(ctx context.Context, lsn LSN, dst []byte) ([]byte, error) 
 
 func (o *ownReader) get(ctx context.Context, w *Writer) (*Reader, error) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.r != nil {
-		return o.r, nil
+	r := o.r
+	o.mu.Unlock()
+	if r != nil {
+		return r, nil
 	}
+	// Not under the lock: whoever comes meanwhile has a deadline of his own. Two that open at once make one Reader too many.
 	r, err := w.c.OpenReader(ctx, w.name)
 	if err != nil {
 		return nil, err
@@ -67,8 +69,12 @@ func (o *ownReader) get(ctx context.Context, w *Writer) (*Reader, error) {
 	if LogID(w.id) != r.ID() {
 		return nil, &Error{Kind: ErrNotFound, Op: "read", Log: w.name, Err: fmt.Errorf("the log %v was deleted; its name was taken again", w.id)}
 	}
-	o.r = r
-	return r, nil
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.r == nil {
+		o.r = r
+	}
+	return o.r, nil
 }
 
 // cached returns a committed record that is still in the writer's window, appended to dst.

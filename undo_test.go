@@ -2,12 +2,77 @@ package btrlog_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/btrlog/btrlog"
+	"github.com/btrlog/btrlog/objstore"
 )
+
+// silentStore answers no request for the record of a log while it is silent.
+type silentStore struct {
+	objstore.Store
+	silent  atomic.Bool
+	waiting chan struct{}
+}
+
+func (s *silentStore) Get(ctx context.Context, key string, r objstore.Range) (io.ReadCloser, objstore.Info, error) {
+	if s.silent.Load() && strings.Contains(key, "logs/") {
+		select {
+		case s.waiting <- struct{}{}:
+		default:
+		}
+		<-ctx.Done()
+		return nil, objstore.Info{}, &objstore.Error{Store: s.String(), Op: "get", Key: key, Kind: objstore.ErrUnavailable, Err: ctx.Err()}
+	}
+	return s.Store.Get(ctx, key, r)
+}
+
+// The object store is silent: a read of the writer that needs it ends at its own deadline, not at that of one that came before.
+func TestWriterReadsWaitForThemselvesOnly(t *testing.T) {
+	c := newCluster(t, "n1")
+	s := &silentStore{Store: c.store, waiting: make(chan struct{}, 1)}
+	client := c.client(func(cfg *btrlog.Config) { cfg.Store = s })
+	c.create(client, "orders", btrlog.LogOptions{N: 1, Qw: 1, Window: 16})
+	w, err := client.OpenWriter(t.Context(), "orders", btrlog.WriterOptions{RetainRecords: 1, RetainBytes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 64 {
+		if _, err := w.Append(t.Context(), []byte("r")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Sync(t.Context(), 64); err != nil {
+		t.Fatal(err)
+	}
+	s.silent.Store(true)
+	patient, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	first := make(chan error, 1)
+	go func() { _, err := w.Read(patient, 1, nil); first <- err }()
+	<-s.waiting
+	hasty, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	if _, err := w.Read(hasty, 1, nil); err == nil {
+		t.Error("a read without the object store succeeded")
+	}
+	select {
+	case err := <-first:
+		t.Fatalf("the first read ended before the second: %v", err)
+	default:
+	}
+	cancel()
+	if err := <-first; err == nil {
+		t.Error("the first read succeeded without the object store")
+	}
+}
 
 // A transaction rolls back while no quorum answers: its writer reads every record that it gave out, and nobody else does.
 func TestWriterReadsWhatIsNotCommitted(t *testing.T) {
