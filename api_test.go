@@ -98,6 +98,12 @@ func TestUnknownNodeNames(t *testing.T) {
 	_, err = client.OpenWriter(t.Context(), "orders", btrlog.WriterOptions{Replace: map[string]string{"n3": "n9"}})
 	invalid("open", "open writer", err)
 	invalid("reopen", "reopen", w.Reopen(t.Context(), btrlog.WriterOptions{Nodes: []string{"n1", "n9"}}))
+	for swap, want := range map[[2]string]string{{"n9", "n1"}: `node "n9" is not one of the log's; n1 n2 n3 are`, {"n1", "n2"}: `node "n2" holds the log already; a log has each node once`} {
+		_, err := client.OpenWriter(t.Context(), "orders", btrlog.WriterOptions{Replace: map[string]string{swap[0]: swap[1]}})
+		if !errors.Is(err, btrlog.ErrInvalid) || !strings.HasSuffix(err.Error(), ": invalid: "+want) {
+			t.Errorf("replace of %v: %v, want %s", swap, err, want)
+		}
+	}
 	fill(t, w, 3)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -197,7 +198,14 @@ func (c *Client) replaced(ctx context.Context, log string, recorded protocol.Ens
 	for old, new := range swap {
 		i := slices.IndexFunc(recorded, func(m protocol.Member) bool { return string(m.Node) == old })
 		if i < 0 {
-			return nil, invalid("", log, "node %q is not one of the log's", old)
+			names := make([]string, len(recorded))
+			for k, m := range recorded {
+				names[k] = string(m.Node)
+			}
+			return nil, invalid("", log, "node %q is not one of the log's; %s are", old, strings.Join(names, " "))
+		}
+		if _, moves := swap[new]; new != old && !moves && slices.ContainsFunc(recorded, func(m protocol.Member) bool { return string(m.Node) == new }) {
+			return nil, invalid("", log, "node %q holds the log already; a log has each node once", new)
 		}
 		e, err := c.named(ctx, []string{new})
 		if err != nil {
