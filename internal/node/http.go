@@ -75,6 +75,7 @@ func (n *Node) serve() {
 	mux.HandleFunc("POST "+MessagePath, n.whenServing(n.serveMessage))
 	mux.HandleFunc("GET "+StatusPath, n.whenServing(n.serveStatus))
 	mux.HandleFunc("GET /status", n.whenServing(n.serveStatus)) // for people
+	mux.HandleFunc("GET /{$}", serveIndex)
 	mux.HandleFunc("GET "+IdentityPath, n.whenServing(n.serveIdentity))
 	mux.HandleFunc("GET "+HeartbeatPath, n.whenServing(n.serveHeartbeat))
 	mux.HandleFunc("GET "+HealthPath, n.serveHealth)
@@ -95,6 +96,12 @@ func (n *Node) serve() {
 			n.fail(fmt.Errorf("node: HTTP: %w", err))
 		}
 	})
+}
+
+// serveIndex tells a person what can be asked here.
+func serveIndex(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	fmt.Fprintf(w, "a log node of BtrLog\n%s  is the process well\n%s   does it take appends\n%s  for Prometheus\n/status   everything, as JSON\n", HealthPath, ReadyPath, MetricsPath)
 }
 
 // whenServing refuses requests while the node starts.

@@ -302,6 +302,9 @@ func TestStatusIdentityAndStore(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &id); code != http.StatusOK || err != nil || id.Cluster != n.Cluster().String() || len(id.Ports) != 1 || id.Ports[0] != n.Port() {
 		t.Fatalf("identity: %d %s", code, body)
 	}
+	if code, body := httpGet(t, n, "/"); code != http.StatusOK || !strings.Contains(body, "/metrics") {
+		t.Fatalf("index: %d %s", code, body)
+	}
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if code, _ := httpGet(t, n, path); code != http.StatusOK {
 			t.Fatalf("%s: %d", path, code)
