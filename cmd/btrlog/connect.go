@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -128,7 +129,11 @@ func (c *connection) connect(ctx context.Context, cmd *cobra.Command) (*btrlog.C
 	}
 	client, err := btrlog.Connect(ctx, cfg)
 	if len(cfg.Nodes) > 0 && errors.Is(err, btrlog.ErrUnavailable) {
-		err = &hinted{err, "is the cluster running? 'btrlog dev' starts one; --nodes or --store says where another is"}
+		hint := "is the cluster running? 'btrlog dev' starts one; --nodes or --store says where another is"
+		if strings.Contains(err.Error(), "http2: ") {
+			hint = "what answers there is no log node; --nodes or --store says where the cluster is"
+		}
+		err = &hinted{err, hint}
 	}
 	return client, err
 }

@@ -204,6 +204,9 @@ func fullDisk(t *testing.T, dir string, args ...string) {
 		}
 		tries++
 		refused = refused || strings.Contains(res.err, "n: no-space: its disk budget is used up, or its disk is full")
+		if strings.Contains(res.err, ": no-space: ") && (strings.Contains(res.err, "start the missing nodes") || !strings.Contains(res.err, "whose disk is full")) {
+			t.Errorf("the advice does not fit a full disk: %q", res.err)
+		}
 		return refused || t.Failed()
 	})
 	status := run(t, "", "cluster", "status", "--store", store, "--check")

@@ -142,6 +142,8 @@ func advice(err error) string {
 			return "" // what is wrong with each is said; to wait does not help
 		case len(e.Replaced) > 0:
 			return adviceOnReplaced(e)
+		case strings.Contains(e.Error(), ": no-space: "): // as nodes say it; more of them would fill, too
+			return "'btrlog cluster status' shows whose disk is full and why nothing is archived; run the command again when there is room"
 		case len(e.Missing) > 0:
 			return "start the missing nodes, then run the command again"
 		case silent:

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -168,6 +170,9 @@ func TestWhereTheClusterIs(t *testing.T) {
 	bad(t, runEnv(t, []string{nodes, store}, "", "log", "list"), 2, "BTRLOG_STORE and BTRLOG_NODES are set")
 	bad(t, runEnv(t, []string{"BTRLOG_NODES=here"}, "", "log", "list"), 2, `address "here"`)
 	bad(t, run(t, "", "log", "--nodes", closed, "--timeout", "2s", "list"), 1, "connect: unavailable", closed, "connection refused", "is the cluster running? 'btrlog dev' starts one")
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	bad(t, run(t, "", "log", "--nodes", strings.TrimPrefix(web.URL, "http://"), "--timeout", "5s", "list"), 1, "connect: unavailable", "what answers there is no log node")
 	bad(t, runEnv(t, []string{"BTRLOG_STORE=s9://bucket"}, "", "log", "list"), 2, `no backend for scheme "s9"`)
 	empty := t.TempDir()
 	for _, args := range [][]string{{"log", "list"}, {"log", "cat", "x"}, {"log", "append", "x"}, {"log", "info", "x"}, {"log", "delete", "--yes", "x"}, {"nodes"}} {
