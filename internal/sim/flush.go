@@ -42,6 +42,9 @@ func (n *node) flush(p *proc, life int) {
 		for _, s := range plans {
 			n.flushOne(p, arch, s, view, life)
 		}
+		if n.life == life {
+			n.snapshots(p, arch, life)
+		}
 		if w.now >= nextLook {
 			n.look(p, arch, life)
 			nextLook = w.now + lookEvery

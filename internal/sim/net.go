@@ -82,6 +82,9 @@ func (n *network) block(a, b endpoint, until protocol.Time) {
 	n.blocked[k] = max(n.blocked[k], until)
 }
 
+// isBlocked reports whether nothing goes from a to b now.
+func (n *network) isBlocked(a, b endpoint) bool { return n.s.now < n.blocked[[2]endpoint{a, b}] }
+
 // heal ends all faults for good.
 func (n *network) heal() {
 	n.healed = true

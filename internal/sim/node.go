@@ -46,7 +46,11 @@ type node struct {
 	answers   []outgoing   // of the batch whose write is in flight
 	slow      protocol.Time
 	noStore   protocol.Time // it does not reach the object store until then
-	damaged   bool          // its disk was damaged on purpose: refusing to start and unknown answers are right
+	// What it knows of the other nodes, and the failure snapshots that it made of it; of process detectorLife.
+	detector     *protocol.Detector
+	detectorLife int
+	snaps        map[protocol.LogID]*snapped
+	damaged      bool // its disk was damaged on purpose: refusing to start and unknown answers are right
 }
 
 type packet struct {
@@ -96,7 +100,7 @@ func (n *node) boot() {
 	w := n.w
 	n.life++
 	core, report, err := shard.Open(shardDir, lst.Options{FS: n.disk, Mode: w.p.mode(), SegmentBytes: w.p.lstSegment, Inline: true,
-		SnapshotRecords: w.p.snapshotRecords, SnapshotInterval: 1 << 40, TailCacheBytes: 64 << 10, MaxRecordBytes: 64 << 10, DiskBudgetBytes: w.p.budget, Now: w.wall, Random: w.random},
+		SnapshotRecords: w.p.snapshotRecords, SnapshotInterval: 1 << 40, TailCacheBytes: 64 << 10, MaxRecordBytes: 64 << 10, DiskBudgetBytes: w.p.budget, ReserveBytes: w.p.reserve, Now: w.wall, Random: w.random},
 		n.inc, w.mutant.Rules, w.now)
 	if err == nil {
 		err = n.disk.settle()

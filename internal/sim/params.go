@@ -47,7 +47,7 @@ type params struct {
 	faultEvery                protocol.Time
 	flushEvery                protocol.Time // how often a node looks for something to archive
 	retain, retainBytes       int
-	budget                    int64
+	budget, reserve           int64
 	trims                     bool
 	faults                    []weighted
 	powerCutAtEnd             bool
@@ -129,9 +129,9 @@ func draw(seed uint64) *params {
 	p.flushEvery = pick(r, 40*millisecond, 40*millisecond, 500*millisecond, 5*second, 60*second)
 	p.retain = pick(r, 0, 0, 4)
 	p.retainBytes = pick(r, 0, 0, 1500)
-	if r.IntN(5) == 0 && p.logs <= 3 {
+	if r.IntN(5) == 0 {
 		p.lstSegment = max(p.lstSegment, 256<<10)
-		p.budget = 3 * p.lstSegment
+		p.budget, p.reserve = 3*p.lstSegment, 2*p.lstSegment // a node's reserve of two segment files per shard
 	}
 	p.trims = r.IntN(3) == 0
 	for _, f := range faultNames {
@@ -202,6 +202,7 @@ type counters struct {
 	Boots, Replayed, RefusedStarts                   int
 	Wipes, Damages, DamagedSeen                      int
 	Flushes, FlushErrors, Looks, ArchivedRaised      int
+	Snapshots, UnprovenObjects                       int
 	HoledSegments, Reclaimed                         int
 	HotReads, HotRecords, ColdReads, ColdRecords     int
 	Polls, FinalRecords, Tails, MergedRecords        int
@@ -217,7 +218,7 @@ func (c *counters) add(n *int) { *n++ }
 // budget that is reached, and internal/shard and internal/node test full disks by themselves.
 var required = []string{"Commits", "Takeovers", "OverlappingTakeovers", "PowerCuts", "TornWrites", "Kills", "PowerCutsOfAll", "Wipes", "DamagedSeen",
 	"AppliedButUnknown", "StaleReturners", "PartialActivations", "HoledSegments", "EnsembleChanges", "Zombies", "Fenced", "Duplicated",
-	"Lost", "Delayed", "Partitioned", "OneWayPartitions", "Starved", "WipesInTakeover", "StoreOutages", "StoreConflicts", "HiddenRetries", "StaleLists", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Reclaimed", "Trims", "Restarts", "OpenersKilled"}
+	"Lost", "Delayed", "Partitioned", "OneWayPartitions", "Starved", "WipesInTakeover", "StoreOutages", "StoreConflicts", "HiddenRetries", "StaleLists", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Snapshots", "UnprovenObjects", "Reclaimed", "Trims", "Restarts", "OpenersKilled"}
 
 // table returns the counters by name.
 func (c *counters) table() map[string]int {

@@ -119,8 +119,8 @@ func TestSameSeedSameBytes(t *testing.T) {
 func TestMutantsAreKilled(t *testing.T) {
 	seeds := map[string]int{
 		"lost-race-412": 10, "read-without-fence": 10, "take-appends-below-promise": 10, "decide-early": 10, "trust-foreign-archive": 10, "blank-nodes-vote": 10,
-		"no-repair": 10, "repair-keeps-label": 10, "no-copy-to-newcomers": 30, "activate-before-record": 10, "install-unchecked": 20, "label-is-owner": 10,
-		"commit-out-of-order": 20, "commit-below-quorum": 10, "watermark-falls": 10, "drop-before-archived": 10, "sync-left-out": 10,
+		"no-repair": 10, "repair-keeps-label": 10, "no-copy-to-newcomers": 30, "activate-before-record": 10, "install-unchecked": 20, "label-is-owner": 60,
+		"commit-out-of-order": 60, "commit-below-quorum": 10, "watermark-falls": 10, "drop-before-archived": 10, "sync-left-out": 10,
 	}
 	if raced {
 		seeds = map[string]int{"no-repair": 10}
