@@ -129,6 +129,9 @@ func (in *Inspection) loadOnce() error {
 	r := &recovery{fs: in.opt.FS, dir: in.dir, ix: in.ix, readOnly: true, rep: &in.Report}
 	err = r.run()
 	in.Report.Elapsed = in.opt.Now().Sub(start)
+	if len(r.numbers) > 0 {
+		numbers = r.numbers // a writer beside us may have rolled since the listing above: the index holds what stands in these
+	}
 	var c *Corruption
 	switch {
 	case errors.As(err, &c):

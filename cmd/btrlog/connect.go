@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/btrlog/btrlog"
+	"github.com/btrlog/btrlog/objstore/localdir"
 	_ "github.com/btrlog/btrlog/objstore/s3" // s3:// for nodes and for clients that are given the store
 )
 
@@ -138,15 +138,18 @@ func (c *connection) connect(ctx context.Context, cmd *cobra.Command) (*btrlog.C
 	return client, err
 }
 
-// checkStoreExists refuses the URL of a local directory that is not there. Opening it would make an empty store, and a mistyped path would
-// look like a cluster without logs.
+// checkStoreExists refuses the URL of a local directory that holds no store. Opening it would make an empty one: a mistyped path, or one
+// whose file system is not mounted, would look like a cluster without logs.
 func checkStoreExists(rawURL string) error {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme != "file" {
 		return nil // the store's own error is better
 	}
-	if _, err := os.Stat(u.Path); errors.Is(err, fs.ErrNotExist) {
-		return &hinted{fmt.Errorf("there is no object store in %s", u.Path), "is the path right? The first node of a cluster makes its store"}
+	if there, err := localdir.Exists(u.Path); err == nil && !there {
+		if names, err := os.ReadDir(u.Path); err == nil && len(names) > 0 {
+			return nil // it holds something else, which the store's own error names
+		}
+		return &hinted{fmt.Errorf("there is no object store in %s", u.Path), "is the path right, and its file system mounted? The first node of a cluster makes its store"}
 	}
 	return nil
 }

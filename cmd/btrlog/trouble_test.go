@@ -176,7 +176,11 @@ func TestWhereTheClusterIs(t *testing.T) {
 	bad(t, runEnv(t, []string{"BTRLOG_STORE=s9://bucket"}, "", "log", "list"), 2, `no backend for scheme "s9"`)
 	empty := t.TempDir()
 	for _, args := range [][]string{{"log", "list"}, {"log", "cat", "x"}, {"log", "append", "x"}, {"log", "info", "x"}, {"log", "delete", "--yes", "x"}, {"nodes"}} {
-		bad(t, run(t, "lost\n", append(args, "--store", "file://"+empty)...), 1, `there is no cluster at root "" of `, empty, "no log node has started with this store yet")
+		bad(t, run(t, "lost\n", append(args, "--store", "file://"+empty)...), 1, "there is no object store in "+empty, "mounted", "The first node of a cluster makes its store")
+	}
+	// A mount point without its file system stays empty.
+	if names, err := os.ReadDir(empty); err != nil || len(names) > 0 {
+		t.Errorf("commands that only use a store left %v in an empty directory: %v", names, err)
 	}
 	bad(t, run(t, "", "log", "--store", shared.server.Store, "--root", "elsewhere", "list"), 1, `there is no cluster at root "elsewhere" of `)
 	typo := filepath.Join(t.TempDir(), "typo")

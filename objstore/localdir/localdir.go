@@ -89,6 +89,16 @@ func init() {
 	})
 }
 
+// Exists reports whether dir holds a store: for programs that read one, and must not make one where a path is mistyped or a file
+// system is not mounted.
+func Exists(dir string) (bool, error) {
+	_, err := os.Stat(filepath.Join(dir, markerName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Open opens the store in dir and creates it if dir is absent or empty. It refuses
 // a directory that holds something else.
 func Open(dir string, o Options) (*Store, error) {
