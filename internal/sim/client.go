@@ -144,7 +144,8 @@ func (c *client) choose(recorded protocol.Ensemble, change bool) (protocol.Ensem
 	}
 	c.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, m := range all {
-		if len(e) < n && e.Index(m.Incarnation) < 0 {
+		// A damaged disk may be lost at any start: to bring another one into an ensemble is beyond the failure model (S6).
+		if len(e) < n && e.Index(m.Incarnation) < 0 && (c.w.healed || !c.w.byID[m.Node].damaged) {
 			e = append(e, m)
 		}
 	}

@@ -245,7 +245,11 @@ func (n *node) batch() {
 	inbox, tasks := n.inbox, n.tasks
 	n.inbox, n.tasks = nil, nil
 	var r wire.Reader
-	for _, p := range inbox {
+	for i, p := range inbox {
+		if n.core.BatchBytes() >= int(w.p.lstSegment/4) {
+			n.inbox = append(n.inbox, inbox[i:]...) // as a node's thread does: a batch goes into one file
+			break
+		}
 		if r.Reset(p.bytes, cluster) != nil {
 			continue
 		}
