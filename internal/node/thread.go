@@ -248,6 +248,9 @@ func (t *thread) drain(now protocol.Time) {
 	}
 }
 
+// fullRelease is how long a log must have been idle before its archived window is dropped at a node that has no room.
+const fullRelease = 2 * time.Second
+
 // tick does what is due by time.
 func (t *thread) tick(now protocol.Time) {
 	began := time.Now()
@@ -255,7 +258,11 @@ func (t *thread) tick(now protocol.Time) {
 	t.planFlush(now)
 	if now >= t.nextRelease {
 		t.nextRelease = now + protocol.Time(releaseEvery)
-		t.core.Release(now, protocol.Time(t.n.cfg.IdleRelease))
+		idle := t.n.cfg.IdleRelease
+		if t.core.Stats().Full {
+			idle = min(idle, fullRelease) // room for those who write is worth more than the memory of those who do not
+		}
+		t.core.Release(now, protocol.Time(idle))
 		t.core.AskForRoom(now)
 		t.shrink()
 		select {
