@@ -101,7 +101,7 @@ fuzz: ## Every fuzz target
 	while IFS=: read -r file _ line; do \
 		name=$$(sed -E 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/' <<<"$$line"); dir=$$(dirname "$$file"); found=$$((found+1)); \
 		echo "== $$name in $$dir for $(FUZZTIME)"; \
-		(cd "$$dir" && go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20s -timeout 0 . </dev/null) || { echo "FAILED: $$name in $$dir; the input is below $$dir/testdata/fuzz/$$name, keep it as a test"; exit 1; }; \
+		(cd "$$dir" && go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x -timeout 0 . </dev/null) || { echo "FAILED: $$name in $$dir; the input is below $$dir/testdata/fuzz/$$name, keep it as a test"; exit 1; }; \
 	done < <({ go list -f '{{.Dir}}' ./...; cd cmd/btrlog && go list -f '{{.Dir}}' ./...; } | while read -r d; do grep -nH '^func Fuzz[A-Za-z0-9_]*(' "$$d"/*_test.go 2>/dev/null || true; done | sed "s|^$(CURDIR)/|./|"); \
 	[ "$$found" -gt 0 ] || { echo "no fuzz target found"; exit 1; }; \
 	echo "$$found fuzz targets, nothing found"
