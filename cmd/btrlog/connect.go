@@ -104,6 +104,8 @@ func checkStoreURL(raw string) error {
 		return usagef("the store %q is no URL; write it as file://%s", raw, absolute(raw))
 	case slices.Contains(unbuilt, u.Scheme):
 		return usagef("the backend for %s:// is not built yet; a store is s3://bucket/prefix, or a directory that all nodes share such as file:///var/lib/btrlog/store", u.Scheme)
+	case u.Scheme == "s3" && u.Host == "":
+		return usagef("the store's URL names no bucket; write s3://bucket/prefix")
 	case u.Scheme == "http", u.Scheme == "https", u.Scheme == "s3":
 		return nil // their backends say more
 	case u.Scheme != "file":

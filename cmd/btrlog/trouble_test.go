@@ -69,6 +69,7 @@ func TestWrongCommandLines(t *testing.T) {
 		{"log list --store s9://bucket", []string{`no backend for scheme "s9"`, "file:///"}},
 		{"log list --store %zz", []string{"the store's URL is malformed"}},
 		{"node --store az://bucket", []string{"the backend for az:// is not built yet"}},
+		{"node --store s3:///prefix", []string{"names no bucket", "s3://bucket/prefix"}},
 		{"node --store s9://bucket", []string{`no backend for scheme "s9"`}},
 		{"node --store store", []string{`the store "store" is no URL; write it as file:///`}},
 		{"log list --store file:///tmp/x --nodes 127.0.0.1:1", []string{"--store and --nodes are given"}},

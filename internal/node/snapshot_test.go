@@ -46,6 +46,16 @@ func (x *trio) inStore(log protocol.LogID, last protocol.LSN) (held []bool, prov
 	return held, proven
 }
 
+// tail appends n records to all nodes; each append says that the one before it is committed.
+func (x *trio) tail(w *writer, n int) {
+	x.t.Helper()
+	for range n {
+		lsn := w.next
+		x.send(w.append(1, 200), all(lsn))
+		w.cLSN = lsn
+	}
+}
+
 func wholeUpTo(held []bool) bool {
 	for lsn := 1; lsn < len(held); lsn++ {
 		if !held[lsn] {
@@ -125,11 +135,7 @@ func TestSnapshotAfterAWipe(t *testing.T) {
 	x := startWatchful(t)
 	w := newWriter(43)
 	x.begin(w)
-	for range 3 {
-		lsn := w.next
-		x.send(w.append(1, 200), 7)
-		w.cLSN = lsn
-	}
+	x.tail(w, 3)
 	stopNode(t, x.nodes[2])
 	wiped := startNode(t, watchful(testConfig(t, "c", x.store)))
 	if wiped.Incarnation() == x.peers[2] {
@@ -155,11 +161,7 @@ func TestSnapshotWaitsForTheStore(t *testing.T) {
 	x := startWatchful(t)
 	w := newWriter(44)
 	x.begin(w)
-	for range 3 {
-		lsn := w.next
-		x.send(w.append(1, 200), 7)
-		w.cLSN = lsn
-	}
+	x.tail(w, 3)
 	x.store.down.Store(12)
 	stopNode(t, x.nodes[1])
 	eventually(t, "a snapshot", func() bool { return x.nodes[0].Status().Flush.Snapshots > 0 })

@@ -180,7 +180,7 @@ func TestOutcomes(t *testing.T) {
 		{"create, denied", 403, "AccessDenied", put(objstore.IfAbsent()), objstore.ErrDenied},
 		{"create, no bucket", 404, "NoSuchBucket", put(objstore.IfAbsent()), objstore.ErrDenied},
 		{"create, too large", 400, "EntityTooLarge", put(objstore.IfAbsent()), objstore.ErrTooLarge},
-		{"create, conditions not implemented", 501, "NotImplemented", put(objstore.IfAbsent()), objstore.ErrInvalid},
+		{"create, a server without conditions", 501, "NotImplemented", put(objstore.IfAbsent()), objstore.ErrInvalid},
 		{"get, absent", 404, "NoSuchKey", get, objstore.ErrNotFound},
 		{"get, no bucket", 404, "NoSuchBucket", get, objstore.ErrDenied},
 		{"get, denied", 403, "AccessDenied", get, objstore.ErrDenied},
