@@ -49,7 +49,7 @@ func logAppend(c *connection) *cobra.Command {
 			return err
 		}
 		// A name that is mistyped is found before anything is read, and without taking a log from anyone.
-		info, err := client.Info(ctx, args[0])
+		info, err := infoFor(ctx, client, "append", args[0])
 		if err != nil {
 			return err
 		}

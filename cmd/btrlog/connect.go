@@ -156,6 +156,18 @@ func checkStoreExists(rawURL string) error {
 	return nil
 }
 
+// infoFor is client.Info for a command that needs it: its errors name what the user asked for.
+func infoFor(ctx context.Context, client *btrlog.Client, op, name string) (btrlog.LogInfo, error) {
+	info, err := client.Info(ctx, name)
+	var e *btrlog.Error
+	if errors.As(err, &e) {
+		named := *e
+		named.Op = op
+		return info, &named
+	}
+	return info, err
+}
+
 // with runs f with a client, on the name that is the command's argument.
 func (c *connection) with(f func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) (err error) {

@@ -38,7 +38,7 @@ When it fails, the writer may be fenced already: repeat it.`,
 	}
 	jsonFlag(cmd, &asJSON, "the epoch, the tail and who had the log before as one JSON object")
 	cmd.RunE = c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error {
-		before, err := client.Info(ctx, args[0])
+		before, err := infoFor(ctx, client, "fence", args[0])
 		if err != nil {
 			return err
 		}

@@ -118,7 +118,8 @@ func TestLogErrors(t *testing.T) {
 		parts []string
 	}{
 		{1, []string{"info", "nope"}, []string{`log "nope": not found; 'btrlog log list' shows the logs, 'btrlog log create nope' makes it`}},
-		{1, []string{"append", "nope"}, []string{`log "nope": not found; `, "'btrlog log create nope' makes it"}},
+		{1, []string{"fence", "nope"}, []string{`fence of log "nope": not found`}},
+		{1, []string{"append", "nope"}, []string{`append of log "nope": not found; `, "'btrlog log create nope' makes it"}},
 		{1, []string{"cat", "nope"}, []string{`log "nope": not found; `, "'btrlog log create nope' makes it"}},
 		{1, []string{"delete", "--yes", "nope"}, []string{`log "nope": not found; 'btrlog log list' shows the logs` + "\n"}},
 		{1, []string{"trim", "--before", "2", "nope"}, []string{`log "nope": not found; 'btrlog log list' shows the logs` + "\n"}},
