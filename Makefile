@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 FUZZTIME ?= 10m
 SEEDS ?= 500
+DURATION ?= 10m
 FROM ?= 1
 
 # The caches of go lie below HOME. Where there is none to write to, they go below .cache.
@@ -32,6 +33,7 @@ help: ## List the targets
 	@echo 'make demo                  three nodes, a writer that dies, a second that takes over, every byte compared'
 	@echo 'make fuzz FUZZTIME=10m     every fuzz target, one after another, so long each'
 	@echo 'make bench-lst             the storage engine beside its peers; writes docs/BENCHMARKS.md, some minutes'
+	@echo 'make torture DURATION=10m  real processes in network namespaces under seeded faults; needs Linux and root'
 	@echo 'make test-s3               the S3 backend on servers that others wrote'
 	@echo 'make bench-manylogs        what many logs cost: memory, fairness, takeover; some minutes'
 	@echo 'make bench-failover        a thousand takeovers, stage by stage, beside their floor'
@@ -130,6 +132,22 @@ check-prometheus:
 .PHONY: check-bench
 check-bench:
 	@cd bench && go vet ./...
+
+# The torture test is a module of its own, so that its checker is in nobody's module graph. It needs root, Linux, nft and ip;
+# flags of its own by ARGS, such as ARGS='--seed 7 --json'.
+ARGS ?=
+.PHONY: torture
+torture: ## Real nodes and clients under faults
+	@[ "$$(uname -s)" = Linux ] || { echo "make torture needs Linux: network namespaces, TAP devices, nft"; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { echo "make torture needs root: it makes network namespaces and mounts tmpfs"; exit 1; }
+	@for tool in ip nft; do command -v $$tool >/dev/null || { echo "make torture needs $$tool: install iproute2 and nftables"; exit 1; }; done
+	@$(MAKE) build
+	@mkdir -p .cache && cd torture && go build -o ../.cache/torture-program .
+	.cache/torture-program --duration $(DURATION) $(ARGS)
+
+.PHONY: check-torture
+check-torture:
+	@cd torture && go vet ./... && go test -count=1 ./...
 
 # The S3 backend is a module of its own too. What it needs from elsewhere is installed below .cache.
 .PHONY: test-s3

@@ -45,6 +45,7 @@ var rules = map[string]func(*Tree) []string{
 	"DocComments":  DocComments,
 	"GoMod":        func(t *Tree) []string { return GoMod(t, "go.mod", Modules) },
 	"ProgramGoMod": func(t *Tree) []string { return GoMod(t, program+"/go.mod", ProgramModules) },
+	"TortureGoMod": func(t *Tree) []string { return GoMod(t, "torture/go.mod", TortureModules) },
 }
 
 // TestHouse is the lint of this module.

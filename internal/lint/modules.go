@@ -24,6 +24,13 @@ var ProgramModules = []Module{
 	{"github.com/spf13/pflag", "BSD-3-Clause", "flags of cobra's commands"},
 }
 
+// TortureModules is what the module of the torture test may require itself.
+var TortureModules = []Module{
+	{"github.com/btrlog/btrlog", "Apache-2.0", "it is what is tortured"},
+	{"github.com/anishathalye/porcupine", "MIT", "a checker of linearizability that others wrote and use"},
+	{"golang.org/x/sys", "BSD-3-Clause", "system calls and constants that syscall has not, on every architecture"},
+}
+
 // permissive are the licences that a user of the client can take without asking.
 var permissive = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC"}
 
