@@ -36,6 +36,7 @@ help: ## List the targets
 	@echo 'make torture DURATION=10m  real processes in network namespaces under seeded faults; needs Linux and root'
 	@echo 'make test-s3               the S3 backend on servers that others wrote'
 	@echo 'make bench-manylogs        what many logs cost: memory, fairness, takeover; some minutes'
+	@echo 'make bench-latency         append and sync beside the floor of the hardware, on tmpfs and on the disk; two minutes'
 	@echo 'make bench-failover        a thousand takeovers, stage by stage, beside their floor'
 	@echo 'make clean                 remove bin and .cache'
 	@echo
@@ -119,6 +120,10 @@ bench-manylogs: build ## What many logs cost, as JSON
 	.cache/manylogs idle -btrlog bin/btrlog
 	.cache/manylogs takeover -btrlog bin/btrlog
 	.cache/manylogs neighbour -btrlog bin/btrlog
+
+.PHONY: bench-latency
+bench-latency: build ## Append and sync beside the floor of the hardware; fails if the floor in Go is no floor
+	cd bench && go run ./cmd/latency -btrlog ../bin/btrlog
 
 .PHONY: bench-failover
 bench-failover: ## 1,000 takeovers beside the floor of their stages
