@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 )
 
 // Operation codes inside a batch frame.
@@ -68,6 +69,15 @@ func (b *Batch) Bytes() int { return max(len(b.frame), frameHeadBytes) }
 
 // body is the frame body.
 func (b *Batch) body() []byte { return b.frame[frameHeadBytes:] }
+
+// detach lets go of the batches of a write that is complete and waits for an earlier one: their owner may use them again, and
+// what becomes visible later is what was written.
+func (p *pending) detach() {
+	for i := range p.batches {
+		b := p.batches[i].b
+		p.batches[i].b = &Batch{frame: slices.Clone(b.frame), ops: slices.Clone(b.ops)}
+	}
+}
 
 // open returns the frame so far with room for n more bytes, to be appended to.
 func (b *Batch) open(n int) []byte {

@@ -552,6 +552,9 @@ func (s *Store) finish(p *pending, err error) {
 		s.inflight = s.inflight[:len(s.inflight)-1]
 		s.applyWrite(head)
 	}
+	if p.ticket > s.completed {
+		p.detach()
+	}
 }
 
 func (s *Store) applyWrite(p *pending) {

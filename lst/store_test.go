@@ -116,3 +116,38 @@ func TestCommitReopenRead(t *testing.T) {
 		})
 	}
 }
+
+// Writes may be completed in any order, and a batch is its owner's again when Complete has returned, also if what was written
+// becomes visible later, behind an earlier write.
+func TestBatchIsFreeAfterItsComplete(t *testing.T) {
+	for _, mode := range []Mode{Buffered, Direct} {
+		opt := Options{FS: vfs.NewMem(vfs.MemOptions{Seed: 1}), Mode: mode, Inline: true}
+		s := mustOpen(t, "/db", opt)
+		var first, second Batch
+		first.Append(sid(1), 1, []byte("one"))
+		second.Append(sid(1), 2, []byte("two"))
+		second.Put([]byte("key"), []byte("value"))
+		w1, err1 := s.Prepare(&first)
+		w2, err2 := s.Prepare(&second)
+		if err := errors.Join(err1, err2, w1.Execute(), w2.Execute(), s.Complete(w2, nil)); err != nil {
+			t.Fatal(err)
+		}
+		second.Reset()
+		second.Append(sid(9), 7, []byte("something else, and longer"))
+		second.Delete([]byte("other"))
+		if err := s.Complete(w1, nil); err != nil {
+			t.Fatal(err)
+		}
+		for seq, want := range map[uint64]string{1: "one", 2: "two"} {
+			if got, err := s.View().Get(sid(1), seq, nil); err != nil || string(got) != want {
+				t.Fatalf("mode %d: record %d: %q, %v", mode, seq, got, err)
+			}
+		}
+		if got, err := s.View().GetKV([]byte("key"), nil); err != nil || string(got) != "value" {
+			t.Fatalf("mode %d: key: %q, %v", mode, got, err)
+		}
+		if s.View().Has(sid(9), 7) {
+			t.Fatalf("mode %d: a record is there that was never prepared", mode)
+		}
+	}
+}
