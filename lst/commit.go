@@ -204,9 +204,10 @@ func (s *Store) prepare(batches []*Batch) (*pending, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	need, class := int64(0), roomFree
+	need, class, records := int64(0), roomFree, 0
 	for _, b := range batches {
 		need += int64(b.Bytes())
+		records += b.adds
 		class = max(class, b.room())
 	}
 	if err := s.makeRoom(need, class); err != nil {
@@ -222,7 +223,7 @@ func (s *Store) prepare(batches []*Batch) (*pending, error) {
 		p.batches = append(p.batches, pendingBatch{b, p.appendBatch(b, claim)})
 		s.note(b)
 	}
-	s.rideAlong(p, int(need))
+	s.rideAlong(p, int(need), records)
 	s.pad(p)
 	s.launch(p)
 	return p, nil
@@ -470,19 +471,19 @@ func (s *Store) appendLink(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(s.snap.synced.at))
 }
 
-// rideAlong adds index frames to a write: finished leaves first, then pieces of
-// a snapshot, so that children always come before parents (T3).
-func (s *Store) rideAlong(p *pending, userBytes int) {
+// rideAlong adds index frames to a write: a piece of a snapshot, then finished leaves.
+// A piece names no leaf but those of earlier writes, so that children always come
+// before parents (T3).
+func (s *Store) rideAlong(p *pending, userBytes, records int) {
 	limit := min(cap(p.buf)-bufferAlign-int(p.seg.head.block), int(s.active.size-p.off-int64(p.seg.head.block)))
-	seals := 0
-	for len(s.ix.seal) > 0 && seals < maxSealsAWrite && len(p.buf)+frameHeadBytes+leafMaxBytes <= limit {
+	s.snapStep(p, limit, userBytes, records)
+	// Each record can fill one leaf: more at a time is only needed to catch up.
+	for seals := min(maxSealsAWrite, 8+2*records); len(s.ix.seal) > 0 && seals > 0 && len(p.buf)+frameHeadBytes+leafMaxBytes <= limit; seals-- {
 		it := s.ix.seal[0]
 		s.ix.seal[0] = sealItem{}
 		s.ix.seal = s.ix.seal[1:]
 		s.sealInto(p, it)
-		seals++
 	}
-	s.snapStep(p, limit, userBytes)
 }
 
 const leafMaxBytes = 16 + 10 + 33 + leafSlots*15

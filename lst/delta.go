@@ -52,12 +52,6 @@ func streamBefore(a, b dirtyStream) bool {
 }
 func kvBefore(a, b *kvEntry) bool { return a.key < b.key }
 
-func heapify[T any](h []T, before func(a, b T) bool) {
-	for i := len(h)/2 - 1; i >= 0; i-- {
-		siftDown(h, i, before)
-	}
-}
-
 func siftDown[T any](h []T, i int, before func(a, b T) bool) {
 	for {
 		k := 2*i + 1

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
 )
 
 // Order of a drop (T6), and what is lost otherwise:
@@ -111,12 +112,19 @@ func (s *Store) snapshotNow(floor uint32) error {
 // indexWrite writes what index frames are due, without a batch.
 func (s *Store) indexWrite() error {
 	s.mu.Lock()
+	for !s.encodeStep() {
+		s.mu.Unlock()
+		if !s.opt.Inline {
+			runtime.Gosched() // commits wait for a few entries, not for a piece
+		}
+		s.mu.Lock()
+	}
 	if s.opt.Inline && len(s.inflight) > 0 {
 		s.mu.Unlock()
 		return fmt.Errorf("%w: snapshot or reclaim while prepared writes are in flight in Inline mode", ErrInvalid)
 	}
-	// Less room than this and a piece of a snapshot would not be begun.
-	least := int64(entryRoom+2*frameHeadBytes+linkRoom+1024+s.snap.rootDue) + 2*int64(s.active.head.block)
+	// With less room than this the piece, or the root, would not be written.
+	least := int64(max(len(s.snap.body), entryRoom)+2*frameHeadBytes+linkRoom+1024+s.snap.rootDue) + 2*int64(s.active.head.block)
 	if s.room() < least {
 		if int64(s.active.head.dataStart)+least > s.active.size {
 			s.mu.Unlock()

@@ -35,7 +35,8 @@ const (
 )
 
 const (
-	pieceBytes      = 32 << 10
+	pieceLeast      = 4 << 10  // bytes of a piece, unless it is the last
+	pieceMost       = 32 << 10 // the same, behind a large write
 	entryRoom       = leafMaxBytes + 128
 	maxPieceSegs    = leafSlots
 	snapshotDelta   = 1
@@ -81,6 +82,14 @@ type snapState struct {
 	curBase   uint64
 	key       []byte // base: next key to visit
 	inStreams bool   // base: key-values are done
+	body      []byte // of the piece that is being made
+	bodyKey   []byte // its first key
+	full      bool   // it ends here, whatever its size
+	sift      int    // streams before it are not in heap order yet
+	siftKVs   int    // likewise of kvs
+	ended     bool   // nothing is left to be encoded
+	share     int    // entries for each record of a write
+	late      bool   // the next snapshot is due
 	pieces    []pieceRef
 	bytes     int64
 
@@ -129,70 +138,19 @@ func (s *Store) snapBegin() {
 	n.streams, s.ix.dirtyStreams, n.ahead = s.ix.dirtyStreams, n.streams[:0], n.ahead[:0]
 	n.kvs, s.ix.dirtyKVs = s.ix.dirtyKVs, n.kvs[:0]
 	n.curStream, n.key, n.inStreams = nil, nil, false
-	heapify(n.streams, streamBefore)
-	heapify(n.kvs, kvBefore)
+	n.body, n.full, n.ended, n.late = n.body[:0], false, false, false
+	entries := len(n.streams) + len(n.kvs)
 	if n.base {
 		// A base visits everything; the lists only have to be marked clean, which
 		// visiting does. What is deleted is not visited and needs no entry.
 		n.wantBase = false
 		clear(n.streams)
 		n.streams, n.kvs = n.streams[:0], n.kvs[:0]
+		entries = s.ix.streams.len() + s.ix.kvs.len()
 	}
-}
-
-// snapStep writes pieces into p: about a quarter of what the caller writes, at
-// least one page, so that a snapshot ends well before the next is due.
-func (s *Store) snapStep(p *pending, limit, userBytes int) {
-	n := &s.snap
-	if !n.running {
-		if s.ix.cold.Load() != nil || n.rootFlies() || !s.snapDue() {
-			return // C3: the keeper is at it
-		}
-		s.snapBegin()
-	}
-	if n.rootDue > 0 {
-		s.writeRoot(p, limit)
-		return
-	}
-	budget := max(4096, userBytes/4)
-	for budget > 0 {
-		want := min(pieceBytes, budget)
-		room := limit - len(p.buf) - frameHeadBytes - entryRoom
-		if room < 512 {
-			return
-		}
-		before := len(p.buf)
-		done := s.writePiece(p, min(want, room))
-		budget -= len(p.buf) - before
-		if done {
-			s.writeRoot(p, limit)
-			return
-		}
-	}
-}
-
-// writePiece writes one table frame of about n bytes; true if nothing is left.
-func (s *Store) writePiece(p *pending, n int) bool {
-	start := len(p.buf)
-	var first []byte
-	done := false
-	at := p.appendFrame(kindTable, s.durable, func(b []byte) []byte {
-		b = binary.AppendUvarint(b, s.snap.number+1)
-		from := len(b)
-		for len(b)-from < n && !done {
-			if first == nil {
-				first = s.snap.nextKey()
-			}
-			b, done = s.writeEntry(b)
-		}
-		return b
-	})
-	size := len(p.buf) - start - frameHeadBytes
-	s.snap.pieces = append(s.snap.pieces, pieceRef{
-		at: at, size: uint32(size), crc: binary.LittleEndian.Uint32(p.buf[start+16:]), key: first,
-	})
-	s.snap.bytes += int64(size + frameHeadBytes)
-	return done
+	n.sift, n.siftKVs = len(n.streams)/2, len(n.kvs)/2
+	// It ends in a quarter of the interval.
+	n.share = min(4*entries/s.opt.SnapshotRecords, 4*stepEntries) + 1
 }
 
 // nextKey is the key that the next entry has or comes after: tag 0 for

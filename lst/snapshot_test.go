@@ -233,3 +233,84 @@ func TestTearBetweenSnapshots(t *testing.T) {
 		}
 	}
 }
+
+// A commit, and a caller that writes snapshots, encodes a few entries at a time: what
+// one encodes under the lock, every commit beside it waits for.
+func TestSnapshotIsEncodedInSteps(t *testing.T) {
+	_, opt := memStore(4, Direct)
+	opt.SegmentBytes, opt.SnapshotRecords, opt.SnapshotBytes, opt.SnapshotInterval = 1<<20, 1<<30, 1<<40, time.Hour
+	opt.Now = func() time.Time { return time.Unix(1, 0) }
+	s := mustOpen(t, "/db", opt)
+	const streams = 1000
+	var b Batch
+	for k := 1; k <= streams; k++ {
+		b.Append(sid(k), 0, payload(k, 0, 50))
+		b.Put(fmt.Appendf(nil, "%04d", k), []byte("value"))
+	}
+	if _, err := s.Commit(&b, Forced); err != nil {
+		t.Fatal(err)
+	}
+	dirty := func() (n int) {
+		s.View().Streams(nil, func(id StreamID) bool {
+			if s.ix.byID.get(&id).dirty {
+				n++
+			}
+			return true
+		})
+		s.ix.kvs.ascend(nil, func(e *kvEntry) bool {
+			if e.dirty {
+				n++
+			}
+			return true
+		})
+		return n
+	}
+	for round, base := range []bool{true, false} {
+		b.Reset()
+		for k := 1; k <= streams; k++ {
+			b.Append(sid(k), uint64(1+round), payload(k, 1, 50))
+			b.Put(fmt.Appendf(nil, "%04d", k), []byte("newer"))
+		}
+		if _, err := s.Commit(&b, Forced); err != nil {
+			t.Fatal(err)
+		}
+		s.mu.Lock()
+		s.snap.wantBase = base
+		s.snapBegin()
+		s.mu.Unlock()
+		taken := s.Stats().Snapshots
+		steps, last := 0, dirty()
+		for ; s.Stats().Snapshots == taken; steps++ {
+			if steps%2 == 0 {
+				appendOne(t, s, sid(streams+1), uint64(steps+10_000*round), []byte("small"), Forced)
+			} else {
+				s.mu.Lock()
+				s.encodeStep()
+				s.mu.Unlock()
+			}
+			now := dirty()
+			if last-now > stepEntries {
+				t.Fatalf("base %v: step %d encoded %d entries, %d at most", base, steps, last-now, stepEntries)
+			}
+			last = now
+			if steps > streams {
+				t.Fatal("the snapshot does not end")
+			}
+		}
+		if steps < 2*streams/stepEntries {
+			t.Fatalf("%d entries in %d steps", 2*streams, steps)
+		}
+	}
+	want := map[StreamID]Stat{}
+	s.View().Streams(nil, func(id StreamID) bool { want[id], _ = s.View().Stat(id); return true })
+	s.lock.Close()
+	again := mustOpen(t, "/db", opt)
+	if again.snap.last.number != 2 || len(want) != streams+1 || again.Stats().KVs != streams {
+		t.Fatalf("snapshot %d, %d streams, %d keys", again.snap.last.number, len(want), again.Stats().KVs)
+	}
+	for id, st := range want {
+		if got, _ := again.View().Stat(id); got != st {
+			t.Fatalf("stream %v is %+v, was %+v", id, got, st)
+		}
+	}
+}

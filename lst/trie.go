@@ -1,8 +1,10 @@
 package lst
 
-import "bytes"
-
-import "sync/atomic"
+import (
+	"bytes"
+	"slices"
+	"sync/atomic"
+)
 
 // trie is a path-collapsed byte trie with one writer and any number of
 // lock-free readers.
@@ -204,19 +206,18 @@ func (n *tnode[T]) ascend(from []byte, fn func(*T) bool) bool {
 	if n.val != nil && len(from) == 0 && !fn(n.val) {
 		return false
 	}
-	for i := range n.kids {
-		rest := from
-		if len(from) > 0 {
-			if n.keys[i] < from[0] {
-				continue
-			}
-			if n.keys[i] > from[0] {
-				rest = nil
-			}
+	i, rest := 0, from
+	if len(from) > 0 {
+		var found bool
+		if i, found = slices.BinarySearch(n.keys, from[0]); !found {
+			rest = nil
 		}
+	}
+	for ; i < len(n.kids); i++ {
 		if !n.kids[i].Load().ascend(rest, fn) {
 			return false
 		}
+		rest = nil
 	}
 	return true
 }
