@@ -21,13 +21,16 @@ const (
 type batchOp struct {
 	code   uint8
 	stream StreamID
-	seq    uint64 // or trim point
-	off    int    // of payload or key in the body
-	n      int    // payload or key length in bytes
-	vn     int    // value length in bytes
-	crc    uint32 // of the payload, not bound yet
-	st     *stream
+	seq    uint64  // or trim point
+	off    int     // of payload or key in the body
+	n      int     // payload or key length in bytes
+	vn     int     // value length in bytes
+	crc    uint32  // of the payload, not bound yet
+	st     *stream // of a record, found by check; before that it may be an older batch's
 }
+
+// recordHeadMost is the most that stands in front of a payload.
+const recordHeadMost = 1 + len(StreamID{}) + 2*binary.MaxVarintLen64 + recordCRCBytes
 
 func (o *batchOp) isRecord() bool { return o.code <= opAppendNext || o.code == opReplace }
 
@@ -44,6 +47,9 @@ type Batch struct {
 	force bool
 	loc   Location
 
+	summed   int // the checksums of the operations before it are known
+	unsummed int // bytes of the payloads behind that
+
 	reserve bool // see UseReserve
 }
 
@@ -55,6 +61,7 @@ type commitResult struct {
 // Reset empties the batch and keeps its memory.
 func (b *Batch) Reset() {
 	b.frame, b.ops, b.adds, b.err, b.reserve = b.frame[:0], b.ops[:0], 0, nil, false
+	b.summed, b.unsummed = 0, 0
 }
 
 // UseReserve lets the batch's records into the store's reserve when there is no
@@ -122,24 +129,60 @@ func (b *Batch) record(code uint8, stream StreamID, seq uint64, parts [][]byte) 
 		b.fail(fmt.Errorf("%w: record %d of stream %v has %d bytes", ErrTooLarge, seq, stream, n))
 		return
 	}
-	f := b.open(1 + len(stream) + 2*binary.MaxVarintLen64 + recordCRCBytes + n)
-	if k := len(b.ops); code == opAppend && k > 0 && b.ops[k-1].code <= opAppendNext && b.ops[k-1].seq+1 == seq && b.ops[k-1].stream == stream {
+	f := b.open(recordHeadMost + n)
+	head := f[len(f) : len(f)+recordHeadMost]
+	k, h := len(b.ops), 0
+	if code == opAppend && k > 0 && b.ops[k-1].code <= opAppendNext && b.ops[k-1].seq+1 == seq && b.ops[k-1].stream == stream {
 		code = opAppendNext
-		f = append(f, code)
+		head[0], h = code, 1
 	} else {
-		f = append(f, code)
-		f = append(f, stream[:]...)
-		f = binary.AppendUvarint(f, seq)
+		head[0] = code
+		*(*StreamID)(head[1:]) = stream
+		h = 1 + len(stream)
+		h += binary.PutUvarint(head[h:], seq)
 	}
-	f = binary.AppendUvarint(f, uint64(n))
-	f = append(f, 0, 0, 0, 0)
-	off := len(f)
+	h += binary.PutUvarint(head[h:], uint64(n))
+	off := len(f) + h + recordCRCBytes // the checksum is filled in by bind
+	f = f[:off]
 	for _, p := range parts {
 		f = append(f, p...)
 	}
 	b.frame = f
-	b.ops = append(b.ops, batchOp{code: code, stream: stream, seq: seq, off: off - frameHeadBytes, n: n, crc: crc32.Checksum(f[off:], castagnoli)})
+	// In place: what a commit sets in an operation need not be cleared here.
+	if k == cap(b.ops) {
+		b.ops = append(b.ops, batchOp{})
+	}
+	b.ops = b.ops[:k+1]
+	op := &b.ops[k]
+	op.code, op.stream, op.seq, op.off, op.n, op.vn = code, stream, seq, off-frameHeadBytes, n, 0
 	b.adds++
+	if b.unsummed += n; b.unsummed >= sumAtOnce {
+		b.sum()
+	}
+}
+
+// sumAtOnce is how many bytes of payloads are left to be summed together: the
+// processor's cache still has them.
+const sumAtOnce = 64 << 10
+
+// sum computes the checksums of the payloads added since the last call. Those of
+// records of one length are computed three at a time: one waits for itself, three
+// take hardly longer.
+func (b *Batch) sum() {
+	body, ops := b.frame[min(frameHeadBytes, len(b.frame)):], b.ops[b.summed:]
+	b.summed, b.unsummed = len(b.ops), 0
+	for len(ops) > 0 {
+		if len(ops) >= 3 && ops[0].isRecord() && ops[1].isRecord() && ops[2].isRecord() && ops[0].n == ops[1].n && ops[0].n == ops[2].n {
+			n := ops[0].n
+			ops[0].crc, ops[1].crc, ops[2].crc = checksum3(body[ops[0].off:][:n], body[ops[1].off:][:n], body[ops[2].off:][:n])
+			ops = ops[3:]
+			continue
+		}
+		if op := &ops[0]; op.isRecord() {
+			op.crc = crc32.Checksum(body[op.off:][:op.n], castagnoli)
+		}
+		ops = ops[1:]
+	}
 }
 
 // Put sets key to value, both copied. Keys are 1 to 1024 bytes, values at most

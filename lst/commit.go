@@ -23,7 +23,6 @@ import (
 
 const (
 	indexRoomBytes = 64 << 10 // buffer space for index frames that ride along
-	maxSealsAWrite = 128
 	longestWait    = 30 * time.Second
 )
 
@@ -64,6 +63,9 @@ type pendingSeal struct {
 	it    sealItem
 	at    pos
 	bytes int // body length
+	// What the leaf is kept as, unless it has changed by the time it is written.
+	data    *openSlots
+	present bitmap
 }
 
 // pending is a write between Prepare and Complete.
@@ -104,10 +106,14 @@ func (p *pending) appendBatch(b *Batch, claim pos) pos {
 // bind completes frame, which holds the batch, for the place at.
 func (b *Batch) bind(frame []byte, claim, at pos, salt uint32) {
 	body := frame[frameHeadBytes:]
+	var stream uint64
 	for i := range b.ops {
 		op := &b.ops[i]
 		if op.isRecord() {
-			sum := op.crc ^ recordBind(at+frameHeadBytes+pos(op.off), salt, op.stream, op.seq)
+			if op.code != opAppendNext {
+				stream = bindStream(&op.stream)
+			}
+			sum := op.crc ^ recordBindIn(at+frameHeadBytes+pos(op.off), salt, stream, op.seq)
 			binary.LittleEndian.PutUint32(body[op.off-recordCRCBytes:], sum)
 		}
 	}
@@ -146,7 +152,7 @@ func (s *Store) check(b *Batch) error {
 			}
 		}
 	}
-	for i := range b.ops {
+	for i := 0; i < len(b.ops); i++ {
 		op := &b.ops[i]
 		st := op.st
 		if st == nil || !op.isRecord() {
@@ -154,6 +160,9 @@ func (s *Store) check(b *Batch) error {
 		}
 		eof := st.eof.Load()
 		if op.seq >= eof {
+			for i+1 < len(b.ops) && b.ops[i+1].code == opAppendNext {
+				i++ // further behind the end
+			}
 			if st.run != nil && op.code == opAppend {
 				prefetch(unsafe.Pointer(&st.run[op.seq&(leafSlots-1)]))
 			}
@@ -177,6 +186,7 @@ func (s *Store) check(b *Batch) error {
 //
 // Errors are definite: nothing was written. ErrNoSpace ends by itself.
 func (s *Store) Prepare(b *Batch) (Write, error) {
+	b.sum()
 	if err := s.preload(b); err != nil {
 		return Write{}, err
 	}
@@ -471,43 +481,6 @@ func (s *Store) appendLink(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(s.snap.synced.at))
 }
 
-// rideAlong adds index frames to a write: a piece of a snapshot, then finished leaves.
-// A piece names no leaf but those of earlier writes, so that children always come
-// before parents (T3).
-func (s *Store) rideAlong(p *pending, userBytes, records int) {
-	limit := min(cap(p.buf)-bufferAlign-int(p.seg.head.block), int(s.active.size-p.off-int64(p.seg.head.block)))
-	s.snapStep(p, limit, userBytes, records)
-	// Each record can fill one leaf: more at a time is only needed to catch up.
-	for seals := min(maxSealsAWrite, 8+2*records); len(s.ix.seal) > 0 && seals > 0 && len(p.buf)+frameHeadBytes+leafMaxBytes <= limit; seals-- {
-		it := s.ix.seal[0]
-		s.ix.seal[0] = sealItem{}
-		s.ix.seal = s.ix.seal[1:]
-		s.sealInto(p, it)
-	}
-}
-
-const leafMaxBytes = 16 + 10 + 33 + leafSlots*15
-
-func (s *Store) sealInto(p *pending, it sealItem) {
-	l := it.l
-	o := l.open.Load()
-	m := bitmap{}
-	if o != nil && !it.st.gone {
-		m = o.present(leafSlots).minus(bitmap{}.upTo(l.below(it.st.trim.Load())))
-	}
-	if m == (bitmap{}) {
-		l.queued = false
-		return
-	}
-	at := p.appendFrame(kindLeaf, s.durable, func(b []byte) []byte { return appendLeaf(b, it.st.id, l, m, o) })
-	n := int(p.pos()-at) - frameHeadBytes
-	l.ref, l.refBytes, l.refDirty = at, uint32(n), true
-	l.setClean(it.st.eof.Load())
-	l.whole = false
-	s.ix.touch(it.st, l.base)
-	p.seals = append(p.seals, pendingSeal{it: it, at: at, bytes: n})
-}
-
 // Complete reports the end of a prepared write. Records become visible, and may
 // be acknowledged, once their write and all before it are complete: Complete
 // returns nil as soon as the report is taken, so an owner with several writes in
@@ -569,8 +542,8 @@ func (s *Store) applyWrite(p *pending) {
 		s.latch(s.ix.broken)
 		return
 	}
-	for _, sl := range p.seals {
-		s.ix.sealDone(sl.it, sl.at, sl.bytes)
+	for i := range p.seals {
+		s.ix.sealDone(&p.seals[i])
 	}
 	s.applied = mkpos(p.seg.head.number, p.off+int64(len(p.buf)))
 	s.completed = p.ticket

@@ -185,8 +185,17 @@ func bind(at pos, salt uint32) uint32 {
 // recordBind binds a record's checksum to its place and its name as well, so
 // that an index entry that points at another record is found out.
 func recordBind(at pos, salt uint32, stream StreamID, seq uint64) uint32 {
+	return recordBindIn(at, salt, bindStream(&stream), seq)
+}
+
+// bindStream is the part of recordBind that all records of a stream share.
+func bindStream(stream *StreamID) uint64 {
 	x := binary.LittleEndian.Uint64(stream[:8])*0xff51afd7ed558ccd ^ binary.LittleEndian.Uint64(stream[8:])
-	x = (x^x>>33)*0xc4ceb9fe1a85ec53 ^ seq
+	return (x ^ x>>33) * 0xc4ceb9fe1a85ec53
+}
+
+func recordBindIn(at pos, salt uint32, stream, seq uint64) uint32 {
+	x := stream ^ seq
 	x = (x ^ x>>29) * 0xbf58476d1ce4e5b9
 	return bind(at, salt) ^ uint32(x^x>>32)
 }

@@ -18,6 +18,7 @@ import (
 // nothing of the batch is in the store. Any other error leaves it unknown.
 func (s *Store) Commit(b *Batch, d Durability) (Location, error) {
 	b.force = d == Forced
+	b.sum()
 	if s.lead.CompareAndSwap(leadNobody, leadOne) {
 		return s.leadAlone(b)
 	}

@@ -449,13 +449,12 @@ func (x *index) apply(op *batchOp, body []byte, at pos) {
 	}
 }
 
-// sealDone switches a leaf from its open slots to its frame of size bytes at at,
-// once that is written; its slots stay in memory for a while. A leaf that was
-// trimmed away or changed meanwhile is left alone.
-func (x *index) sealDone(it sealItem, at pos, size int) {
-	l := it.l
-	o := l.open.Load()
-	if l.ref != at || o == nil {
+// sealDone switches a leaf from its open slots to its frame, once that is written; its
+// slots stay in memory for a while. A leaf that was trimmed away or changed meanwhile
+// is left alone.
+func (x *index) sealDone(p *pendingSeal) {
+	l := p.it.l
+	if l.ref != p.at || l.open.Load() == nil {
 		return
 	}
 	if len(x.sealedSlab) == 0 {
@@ -463,12 +462,11 @@ func (x *index) sealDone(it sealItem, at pos, size int) {
 	}
 	s := &x.sealedSlab[0]
 	x.sealedSlab = x.sealedSlab[1:]
-	data := x.slots.compact(o)
-	l.segs = data.segs(l.below(it.st.trim.Load()), l.oneSeg[:0])
-	s.at, s.size = at, uint32(size)
-	x.keepData(s, data)
+	l.segs = p.data.segs(l.below(p.it.st.trim.Load()), l.oneSeg[:0])
+	s.at, s.size = p.at, uint32(p.bytes)
+	x.keepData(s, p.data)
 	// Readers look at open first, and then find the others in place.
-	l.setSealedMap(o.present(leafSlots))
+	l.setSealedMap(p.present)
 	l.sealed.Store(s)
 	l.open.Store(nil)
 }

@@ -218,6 +218,12 @@ func (c *slotCoder) append(b []byte, s slot) []byte {
 	return b
 }
 
+// follows reports whether s lies behind the slot before as that one did behind its
+// own, as most do: append would code it by two zeros.
+func (c *slotCoder) follows(s *slot) bool {
+	return s.n == c.prev.n && s.at-c.prev.at == pos(c.prev.n)+pos(c.gap) && s.at>>32 == c.prev.at>>32 && c.prev.at != 0
+}
+
 func (c *slotCoder) next(r *reader) slot {
 	var seg, off, n int64
 	if c.prev.at == 0 {
@@ -286,11 +292,21 @@ func readPresence(r *reader) (m bitmap) {
 }
 
 // appendLeaf codes the body of a leaf frame: stream[16] number presence slots.
-func appendLeaf(b []byte, id StreamID, l *leaf, m bitmap, o *openSlots) []byte {
+func appendLeaf(b []byte, id StreamID, l *leaf, m bitmap, all *[leafSlots]slot) []byte {
 	b = append(b, id[:]...)
 	b = binary.AppendUvarint(b, l.base>>leafShift)
 	b = appendPresence(b, m)
-	return appendSlots(b, m, o)
+	var c slotCoder
+	for i := m.next(0); i < leafSlots; i = m.next(i + 1) {
+		s := &all[i]
+		if c.follows(s) {
+			b = append(b, 0, 0)
+			c.prev.at = s.at
+			continue
+		}
+		b = c.append(b, *s)
+	}
+	return b
 }
 
 func appendSlots(b []byte, m bitmap, o *openSlots) []byte {

@@ -2,6 +2,8 @@ package lst
 
 import "encoding/binary"
 
+const maxSealsAWrite = 128
+
 const (
 	// stepEntries are the entries that a small write encodes, and those of one hold
 	// of the lock by a caller that writes snapshots only: a few microseconds, which
@@ -148,4 +150,43 @@ func (n *snapState) heaped() bool {
 		}
 	}
 	return false
+}
+
+// rideAlong adds index frames to a write: a piece of a snapshot, then finished leaves.
+// A piece names no leaf but those of earlier writes, so that children always come
+// before parents (T3).
+func (s *Store) rideAlong(p *pending, userBytes, records int) {
+	limit := min(cap(p.buf)-bufferAlign-int(p.seg.head.block), int(s.active.size-p.off-int64(p.seg.head.block)))
+	s.snapStep(p, limit, userBytes, records)
+	// Each record can fill one leaf: more at a time is only needed to catch up.
+	for seals := min(maxSealsAWrite, 8+2*records); len(s.ix.seal) > 0 && seals > 0 && len(p.buf)+frameHeadBytes+leafMaxBytes <= limit; seals-- {
+		it := s.ix.seal[0]
+		s.ix.seal[0] = sealItem{}
+		s.ix.seal = s.ix.seal[1:]
+		s.sealInto(p, it)
+	}
+}
+
+const leafMaxBytes = 16 + 10 + 33 + leafSlots*15
+
+func (s *Store) sealInto(p *pending, it sealItem) {
+	l := it.l
+	o := l.open.Load()
+	var all [leafSlots]slot
+	var present, m bitmap
+	if o != nil && !it.st.gone {
+		present = o.copyTo(&all)
+		m = present.minus(bitmap{}.upTo(l.below(it.st.trim.Load())))
+	}
+	if m == (bitmap{}) {
+		l.queued = false
+		return
+	}
+	at := p.appendFrame(kindLeaf, s.durable, func(b []byte) []byte { return appendLeaf(b, it.st.id, l, m, &all) })
+	n := int(p.pos()-at) - frameHeadBytes
+	l.ref, l.refBytes, l.refDirty = at, uint32(n), true
+	l.setClean(it.st.eof.Load())
+	l.whole = false
+	s.ix.touch(it.st, l.base)
+	p.seals = append(p.seals, pendingSeal{it: it, at: at, bytes: n, data: s.ix.slots.compact(o, &all), present: present})
 }

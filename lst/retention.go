@@ -231,6 +231,7 @@ func (x *index) expiredTo(st *stream, upTo uint32, all bool) (before uint64, err
 
 // commitOwn commits a batch of the store's own, past the queue of its callers.
 func (s *Store) commitOwn(b *Batch) error {
+	b.sum()
 	s.mu.Lock()
 	if err := s.check(b); err != nil {
 		s.mu.Unlock()

@@ -243,18 +243,29 @@ func slotsOf(all *[leafSlots]slot) *openSlots {
 	return o
 }
 
-// compact is o in as little memory as its slots take, for reading.
-func (a *slotArena) compact(o *openSlots) *openSlots {
+// compact is o, whose slots are all, in as little memory as they take, for reading.
+func (a *slotArena) compact(o *openSlots, all *[leafSlots]slot) *openSlots {
 	if o.far == nil && o.runs == nil {
-		var all [leafSlots]slot
-		for i := range o.cells {
-			all[i] = o.get(i)
-		}
-		if c := a.runsOf(o.base, &all); c != nil {
+		if c := a.runsOf(o.base, all); c != nil {
 			return c
 		}
 	}
 	return o
+}
+
+// copyTo copies the slots to all, which is zero, and says which hold a record.
+func (o *openSlots) copyTo(all *[leafSlots]slot) (m bitmap) {
+	if o.runs != nil || o.far != nil {
+		o.all(func(i int, s slot) { all[i] = s; m.set(i) })
+		return m
+	}
+	for i := range min(len(o.cells), leafSlots) {
+		if c := o.cells[i].Load(); c != 0 {
+			all[i] = slot{pos(o.base+uint32(c>>24&cellReach))<<32 | pos(c>>32), uint32(c & cellLength)}
+			m.set(i)
+		}
+	}
+	return m
 }
 
 // runsOf makes slots as runs, nil if that would be too many. No segment is out of

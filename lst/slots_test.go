@@ -2,6 +2,7 @@ package lst
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -105,6 +106,7 @@ func TestSlotsModel(t *testing.T) {
 			kept = append(kept, made{o, all, fmt.Sprintf("seed %d, %s", seed, what)})
 		}
 		// In order of the sequences, or not: a segment may be in front of the first one.
+		id := sid(1)
 		order := make([]int, leafSlots)
 		for i := range order {
 			order[i] = i
@@ -119,7 +121,21 @@ func TestSlotsModel(t *testing.T) {
 			}
 		}
 		see(o, "put one by one")
-		c := arena.compact(o)
+		var copied [leafSlots]slot
+		if m := o.copyTo(&copied); m != o.present(leafSlots) || copied != all {
+			t.Fatalf("copied %v, present %v", m, o.present(leafSlots))
+		}
+		m := o.present(leafSlots)
+		body := appendLeaf(nil, id, &leaf{base: leafSlots}, m, &copied)
+		if long := appendSlots(appendPresence(binary.AppendUvarint(append([]byte(nil), id[:]...), 1), m), m, o); !bytes.Equal(body, long) {
+			t.Fatalf("seed %d: leaf %x, slot by slot %x", seed, body, long)
+		}
+		if back, err := parseLeaf(body, id, leafSlots); err != nil {
+			t.Fatal(err)
+		} else {
+			see(back, "read back from a leaf frame")
+		}
+		c := arena.compact(o, &copied)
 		see(c, "compact")
 		d := slotsOf(&all)
 		see(d, "read back")
@@ -201,7 +217,9 @@ func TestSlotsReaders(t *testing.T) {
 		for range 50 {
 			o := l.open.Load()
 			s := &sealedLeaf{}
-			s.data.Store(arena.compact(o))
+			var all [leafSlots]slot
+			o.copyTo(&all)
+			s.data.Store(arena.compact(o, &all))
 			l.setSealedMap(o.present(leafSlots))
 			l.sealed.Store(s)
 			l.open.Store(nil)
