@@ -99,6 +99,21 @@ func (c *tailCache) write(p []byte, at pos) {
 	}
 }
 
+// prefetch asks for the memory that a write of n bytes at at will copy to.
+func (c *tailCache) prefetch(n int, at pos) {
+	e := c.cur
+	if key, off := c.place(at); e != nil && e.key == key {
+		for end := min(off+n, len(e.buf), off+prefetchMost); off < end; off += cacheLine {
+			prefetch(unsafe.Pointer(&e.buf[off]))
+		}
+	}
+}
+
+const (
+	cacheLine    = 64
+	prefetchMost = 4096
+)
+
 // copy copies what the cache has from at on to p and returns how much that is, 0 for
 // nothing or if p is empty.
 func (c *tailCache) copy(p []byte, at pos) (n int) {

@@ -123,6 +123,7 @@ func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 	p.batches = append(p.batches[:0], pendingBatch{b, at})
 	s.launch(p)
 	file, off, ticket := p.seg.file, p.off, p.ticket
+	s.ix.cache.prefetch(len(b.frame), at) // here when the write is done
 	s.mu.Unlock()
 
 	n, err := file.WriteAt(b.frame, off)

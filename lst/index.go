@@ -253,7 +253,7 @@ func (x *index) applyBatch(ops []batchOp, body []byte, at pos) {
 		delta, first, bytes := at.seg()-st.runSeg, i, uint64(0)
 		k := int(op.seq & (leafSlots - 1))
 		for {
-			st.run[k].Store(cellOf(slot{at + pos(op.off), uint32(op.n)}, delta))
+			storeRelease(&st.run[k], cellOf(slot{at + pos(op.off), uint32(op.n)}, delta))
 			bytes += uint64(op.n)
 			i, k = i+1, k+1
 			if i == len(ops) || ops[i].code != opAppendNext || k == leafSlots {
