@@ -287,7 +287,7 @@ func TestDamageBehindTheWindowIsFound(t *testing.T) {
 			seq = uint64(rep.ReplayedRecords)
 		}
 		// The segment has room for some of these in front of the window's end only.
-		for deadline := time.Now().Add(20 * time.Second); ; seq++ {
+		for deadline := time.Now().Add(time.Minute); ; seq++ {
 			b.Reset()
 			b.Append(sid(1), seq, payload(1, int(seq), 120<<10))
 			if _, err = s.Commit(&b, Forced); err != nil || !hole && seq == 300 {
