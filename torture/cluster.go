@@ -290,6 +290,11 @@ func (ch *clientHost) process() *process {
 
 // tell gives the worker a command and waits for its answer, which comes soon after limit at the latest.
 func (ch *clientHost) tell(ctx context.Context, limit time.Duration, cmd command) error {
+	return ch.send(limit, cmd)(ctx)
+}
+
+// send gives the worker a command; what it returns waits for the answer.
+func (ch *clientHost) send(limit time.Duration, cmd command) func(ctx context.Context) error {
 	answered := make(chan error, 1)
 	ch.mu.Lock()
 	ch.next++
@@ -298,19 +303,20 @@ func (ch *clientHost) tell(ctx context.Context, limit time.Duration, cmd command
 	line, _ := json.Marshal(cmd) // texts and numbers
 	_, err := ch.proc.stdin.Write(append(line, '\n'))
 	ch.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("client %s, %s %s: %w", ch.host.name, cmd.Do, cmd.Log, err)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit+10*time.Second, fmt.Errorf("no answer within %v", limit+10*time.Second))
-	defer cancel()
-	select {
-	case err := <-answered:
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, limit+10*time.Second, fmt.Errorf("no answer within %v", limit+10*time.Second))
+		defer cancel()
+		if err == nil {
+			select {
+			case err = <-answered:
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+		}
 		if err != nil {
 			return fmt.Errorf("client %s, %s %s: %w", ch.host.name, cmd.Do, cmd.Log, err)
 		}
 		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("client %s, %s %s: %w", ch.host.name, cmd.Do, cmd.Log, context.Cause(ctx))
 	}
 }
 

@@ -63,6 +63,18 @@ func (t *trial) hit(ctx context.Context, f fault) (heal func() error, err error)
 	case roughNetwork:
 		net.set(nil, f.Rough)
 		return func() error { net.set(nil, fabric.Conditions{}); return nil }, nil
+	case duel, flapping, storm:
+		net.set(nil, f.Rough)
+		if f.Kind == storm {
+			c.nodes[f.Nodes[0]].kill()
+		}
+		return func() error {
+			net.set(nil, fabric.Conditions{})
+			if f.Kind == storm {
+				return c.startNode(ctx, f.Nodes[0])
+			}
+			return nil
+		}, t.steps(ctx, f)
 	case storeCut:
 		net.set(net.byName["store"], cut)
 		return func() error { net.set(net.byName["store"], fabric.Conditions{}); return nil }, nil
@@ -108,6 +120,31 @@ func (t *trial) hit(ctx context.Context, f fault) (heal func() error, err error)
 	return nil, fmt.Errorf("no such fault: %s", f.Kind)
 }
 
+// steps goes through the steps of a fault.
+func (t *trial) steps(ctx context.Context, f fault) error {
+	began := time.Now()
+	for _, s := range f.Steps {
+		if err := t.wait(ctx, time.Until(began.Add(s.After))); err != nil {
+			return err
+		}
+		switch {
+		case s.Both:
+			for _, l := range t.active {
+				for _, client := range clients {
+					t.later(client, command{Do: "write", Log: l.Name})
+				}
+			}
+		case s.Take:
+			t.takeAll("")
+		default:
+			cond := f.Rough
+			cond.Cut = s.Cut
+			t.cluster.net.sw.Set(t.cluster.net.byName[s.From].port, t.cluster.net.byName[s.To].port, cond)
+		}
+	}
+	return nil
+}
+
 func nothing() error { return nil }
 
 // afterClient has the other host take over what a client that failed wrote.
@@ -146,7 +183,7 @@ func (t *trial) later(client string, cmd command) {
 	if !ch.process().alive() {
 		return
 	}
-	go func() { _ = ch.tell(context.Background(), time.Minute, cmd) }()
+	ch.send(time.Minute, cmd)
 }
 
 // wipe removes a node's directory, as a disk that is gone, and restores what the logs have lost of their redundancy by the

@@ -175,7 +175,7 @@ func torture(o *options, p plan) (err error) {
 		}
 		events = append(events, e)
 	}
-	r := judge(p, t.windows, t.logs, events)
+	r := judge(p, t.windows, t.logs, events, t.stalls)
 	r.Frames = net.sw.Counts()
 	if runErr != nil {
 		r.violate("the run did not go through: %v", runErr)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -35,6 +36,9 @@ const (
 	clockJump        kind = "clock-jump"
 	quorumPause      kind = "quorum-pause"
 	allKill          kind = "all-kill"
+	duel             kind = "duel"
+	flapping         kind = "flapping"
+	storm            kind = "storm"
 )
 
 // kinds are all faults, with what they do.
@@ -60,6 +64,9 @@ var kinds = []struct {
 	{clockJump, "the wall clock of one node jumps, and jumps back"},
 	{quorumPause, "SIGSTOP of two nodes of three"},
 	{allKill, "kill -9 of all nodes at once; they start again at once"},
+	{duel, "the clients take each log from each other, again and again, before the last one is through too"},
+	{flapping, "one-way links between any two hosts are cut and joined, several at a time (switch)"},
+	{storm, "a rough network with flapping links, kill -9 of one node, and takeovers, all at once"},
 }
 
 // fault is one window of the schedule.
@@ -74,8 +81,20 @@ type fault struct {
 	Client string            `json:"client,omitempty"`
 	Rough  fabric.Conditions `json:"rough,omitzero"`
 	Jump   time.Duration     `json:"jump_ns,omitempty"`
+	Steps  []step            `json:"steps,omitempty"`
 	// Rotate: new logs are begun behind it, and the old ones end.
 	Rotate bool `json:"rotate,omitempty"`
+}
+
+// step is a part of a fault that consists of many: after so long the link from one host to another is cut or joined, or each log
+// is taken over, by the client that does not have it or, if both are set, by both at once.
+type step struct {
+	After time.Duration `json:"after_ns"`
+	From  string        `json:"from,omitempty"`
+	To    string        `json:"to,omitempty"`
+	Cut   bool          `json:"cut,omitempty"`
+	Take  bool          `json:"take,omitempty"`
+	Both  bool          `json:"both,omitempty"`
 }
 
 const (
@@ -148,10 +167,13 @@ func makePlan(seed uint64, duration time.Duration, moveClocks bool) plan {
 		case clientCut, clientPause, clientKill:
 			f.Client = clients[r.IntN(2)]
 		case roughNetwork:
-			part := func(most float64) float64 { return float64(1+r.IntN(100)) / 100 * most }
-			f.Rough = fabric.Conditions{Loss: part(0.08), Duplicate: part(0.1), Reorder: part(0.1), Delay: time.Duration(r.IntN(2000)) * time.Microsecond,
-				Jitter: time.Duration(r.IntN(2000)) * time.Microsecond, Late: time.Duration(1+r.IntN(20)) * time.Millisecond}
+			f.Rough = drawRough(r)
 		}
+		if f.Kind == storm {
+			f.Nodes = []string{members[i]}
+			f.Rough = drawRough(r)
+		}
+		f.Steps = drawSteps(r, f.Kind, f.For, members)
 		f.Rotate = len(p.Faults)%2 == 1
 		at += f.For + settleTime
 		if at > duration {
@@ -160,6 +182,40 @@ func makePlan(seed uint64, duration time.Duration, moveClocks bool) plan {
 		p.Faults = append(p.Faults, f)
 		at += controlTime
 	}
+}
+
+func drawRough(r *rand.Rand) fabric.Conditions {
+	part := func(most float64) float64 { return float64(1+r.IntN(100)) / 100 * most }
+	return fabric.Conditions{Loss: part(0.08), Duplicate: part(0.1), Reorder: part(0.1), Delay: time.Duration(r.IntN(2000)) * time.Microsecond,
+		Jitter: time.Duration(r.IntN(2000)) * time.Microsecond, Late: time.Duration(1+r.IntN(20)) * time.Millisecond}
+}
+
+// drawSteps draws what happens within a window. All of it is over before the window's last tenth.
+func drawSteps(r *rand.Rand, k kind, holds time.Duration, members []string) []step {
+	var steps []step
+	end := holds * 9 / 10
+	if k == flapping || k == storm {
+		hosts := append(append([]string{"store"}, members...), clients...)
+		cut := make(map[[2]string]bool)
+		for at := time.Duration(0); at < end; at += time.Duration(20+r.IntN(200)) * time.Millisecond {
+			i := r.IntN(len(hosts))
+			link := [2]string{hosts[i], hosts[(i+1+r.IntN(len(hosts)-1))%len(hosts)]}
+			cut[link] = !cut[link]
+			steps = append(steps, step{After: at, From: link[0], To: link[1], Cut: cut[link]})
+		}
+	}
+	if k == duel || k == storm {
+		pause := 600
+		if k == storm {
+			pause = 2000
+		}
+		for at := time.Duration(0); at < end; at += time.Duration(5+r.IntN(pause)) * time.Millisecond {
+			steps = append(steps, step{After: at, Take: true, Both: r.IntN(3) == 0})
+		}
+		steps = append(steps, step{After: end, Take: true}) // one of them has it in the end
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(a.After, b.After) })
+	return steps
 }
 
 func (f fault) String() string {
@@ -176,7 +232,10 @@ func (f fault) String() string {
 	if f.Jump != 0 {
 		s += fmt.Sprintf(" by %v", f.Jump)
 	}
-	if f.Kind == roughNetwork {
+	if n := len(f.Steps); n > 0 {
+		s += fmt.Sprintf(" in %d steps", n)
+	}
+	if f.Kind == roughNetwork || f.Kind == storm {
 		s += fmt.Sprintf(" loss %.1f%%, duplicates %.1f%%, reordered %.1f%%, delay %v to %v, late %v", f.Rough.Loss*100, f.Rough.Duplicate*100,
 			f.Rough.Reorder*100, f.Rough.Delay, f.Rough.Delay+f.Rough.Jitter, f.Rough.Late)
 	}

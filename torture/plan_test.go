@@ -148,6 +148,7 @@ func story() (plan, []window, []*activeLog, []history.Event) {
 	for v := uint64(1); v <= id; v++ {
 		events = append(events, history.Event{T: 7000 * ms, Op: history.Final, Log: "l", LSN: v, Val: v, Reader: "c1"})
 	}
+	events = append(events, history.Event{T: 6990 * ms, ID: 2e6, Op: history.Tail, Log: "l"}, history.Event{T: 6991 * ms, ID: 2e6, Op: history.Tail, Log: "l", LSN: id, Out: history.OK})
 	events = append(events, history.Event{T: 7000 * ms, Op: history.Final, Log: "l", LSN: id, Out: history.OK, Reader: "c1"})
 	return plan{Seed: 1, Faults: []fault{{Kind: nodeKill}}}, windows, []*activeLog{l}, events
 }
@@ -179,13 +180,16 @@ func TestDemandsCanFail(t *testing.T) {
 		"what is healed does not serve": {func(e []history.Event) []history.Event {
 			return slices.DeleteFunc(e, func(e history.Event) bool { return e.Op == history.Append && e.Out == history.OK && e.T > 3900*ms })
 		}, "what is healed must serve"},
+		"a history in which nothing can be planted": {func(e []history.Event) []history.Event {
+			return slices.DeleteFunc(e, func(e history.Event) bool { return e.Op == history.Tail })
+		}, "has not shown that it can fail"},
 		"too few operations": {func(e []history.Event) []history.Event {
 			return slices.DeleteFunc(e, func(e history.Event) bool { return e.Op == history.Read && e.T > 500*ms })
 		}, "are demanded"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, windows, logs, events := story()
-			r := judge(p, windows, logs, [][]history.Event{c.change(events)})
+			r := judge(p, windows, logs, [][]history.Event{c.change(events)}, nil)
 			got := strings.Join(r.Violations, "\n")
 			if c.want == "" && got != "" || !strings.Contains(got, c.want) {
 				t.Errorf("violations: %q", got)

@@ -23,6 +23,7 @@ const (
 	minReads        = 100                   // answered ones of each log
 	killGapFloor    = 50 * time.Millisecond // of a node kill, or twice the control's longest gap if that is more
 	checkLimit      = 2 * time.Minute       // of porcupine, for one log
+	plantLimit      = 5 * time.Second       // of porcupine, for one log with a lie: to refute takes longer than to confirm
 )
 
 // row is one kind of fault in the table.
@@ -35,8 +36,11 @@ type row struct {
 	Reads   int     `json:"reads"` // answered point reads and tails
 	NoReply int     `json:"reads_without_answer"`
 	GapMs   float64 `json:"longest_gap_ms"`
-	P50Us   int64   `json:"append_p50_us"`
-	P99Us   int64   `json:"append_p99_us"`
+	// WakeMs and DiskMs are the machine's own longest delays in these windows: of a thread that wakes up, and of a forced write.
+	WakeMs float64 `json:"longest_wake_up_ms"`
+	DiskMs float64 `json:"longest_forced_write_ms"`
+	P50Us  int64   `json:"append_p50_us"`
+	P99Us  int64   `json:"append_p99_us"`
 
 	latency []int64
 }
@@ -48,6 +52,7 @@ type result struct {
 	Logs       int           `json:"logs"`
 	Operations int           `json:"operations"`
 	Checked    int           `json:"operations_checked_by_porcupine"`
+	Planted    int           `json:"planted_lies_rejected"`
 	Appends    int           `json:"appends"`
 	Acked      int           `json:"acknowledged"`
 	Unknown    int           `json:"unknown"`
@@ -63,7 +68,7 @@ type result struct {
 }
 
 // judge checks the histories and makes the figures of the windows.
-func judge(p plan, windows []window, logs []*activeLog, clients [][]history.Event) *result {
+func judge(p plan, windows []window, logs []*activeLog, clients [][]history.Event, stalls []stall) *result {
 	r := &result{Seed: p.Seed, Duration: p.Duration, Logs: len(logs), Faults: p.Faults}
 	merged := history.Merge(clients)
 	byName := make(map[string]*history.Log)
@@ -81,6 +86,7 @@ func judge(p plan, windows []window, logs []*activeLog, clients [][]history.Even
 			r.violate("%s: porcupine has not decided about %d operations within %v", l.Name, n, checkLimit)
 		}
 	}
+	r.plant(merged)
 	for _, l := range logs {
 		if byName[l.Name] == nil {
 			r.violate("%s has no history", l.Name)
@@ -88,10 +94,29 @@ func judge(p plan, windows []window, logs []*activeLog, clients [][]history.Even
 		}
 		r.count(byName[l.Name])
 	}
-	r.rows(windows, byName)
+	r.rows(windows, byName, stalls)
 	r.outside(windows, merged)
 	r.demands()
 	return r
+}
+
+// plant makes sure that the checker rejects this run's own histories with a lie in each.
+func (r *result) plant(logs []*history.Log) {
+	for _, l := range logs {
+		lie, ok := l.Plant()
+		if !ok {
+			continue
+		}
+		switch verdict, _ := lie.Linearizable(plantLimit); verdict {
+		case porcupine.Illegal:
+			r.Planted++
+		case porcupine.Ok:
+			r.violate("%s: a planted lie passes the check", l.Name)
+		}
+	}
+	if r.Planted == 0 {
+		r.violate("no history in which a lie could be planted: the checker has not shown that it can fail")
+	}
 }
 
 func (r *result) violate(format string, args ...any) {
@@ -130,7 +155,7 @@ func (r *result) count(l *history.Log) {
 }
 
 // rows sums the windows of each kind.
-func (r *result) rows(windows []window, logs map[string]*history.Log) {
+func (r *result) rows(windows []window, logs map[string]*history.Log, stalls []stall) {
 	byKind := make(map[kind]*row)
 	order := []kind{control}
 	for _, k := range kinds {
@@ -153,6 +178,8 @@ func (r *result) rows(windows []window, logs map[string]*history.Log) {
 			byKind[w.Kind] = k
 		}
 		k.Windows++
+		wake, disk := worst(stalls, w)
+		k.WakeMs, k.DiskMs = max(k.WakeMs, ms(wake)), max(k.DiskMs, ms(disk))
 		for _, a := range w.Logs {
 			l := logs[a.Name]
 			if l == nil {
@@ -160,7 +187,7 @@ func (r *result) rows(windows []window, logs map[string]*history.Log) {
 			}
 			k.add(w, l)
 			gap, n := longestGap(w, acks[a.Name], a.Stopped)
-			k.GapMs = max(k.GapMs, float64(gap.Microseconds())/1000)
+			k.GapMs = max(k.GapMs, ms(gap))
 			if w.Kind == control && n == 0 {
 				r.violate("%s: no append was acknowledged in the control window before fault %d: what is healed must serve", a.Name, i/2+1)
 			}
@@ -231,6 +258,8 @@ func longestGap(w *window, acks []int64, stopped int64) (gap time.Duration, n in
 	return max(gap, time.Duration(end-from)), n
 }
 
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
 func percentile(sorted []int64, q float64) int64 {
 	if len(sorted) == 0 {
 		return 0
@@ -282,13 +311,14 @@ func (r *result) demands() {
 }
 
 func (r *result) print(w io.Writer) {
-	fmt.Fprintf(w, "\n%-19s %7s %9s %8s %7s %9s %9s %12s %9s %9s\n", "kind", "windows", "appends", "unknown", "failed", "reads", "no reply", "longest gap", "p50", "p99")
+	fmt.Fprintf(w, "\n%-19s %7s %8s %7s %6s %8s %8s %11s %9s %9s   %s\n", "kind", "windows", "appends", "unknown", "failed", "reads", "no reply",
+		"longest gap", "p50", "p99", "machine: wake-up, forced write")
 	for _, k := range r.Rows {
-		fmt.Fprintf(w, "%-19s %7d %9d %8d %7d %9d %9d %9.1f ms %6.2f ms %6.2f ms\n", k.Kind, k.Windows, k.Appends, k.Unknown, k.Failed, k.Reads, k.NoReply,
-			k.GapMs, float64(k.P50Us)/1000, float64(k.P99Us)/1000)
+		fmt.Fprintf(w, "%-19s %7d %8d %7d %6d %8d %8d %8.1f ms %6.2f ms %6.2f ms   %.1f ms, %.1f ms\n", k.Kind, k.Windows, k.Appends, k.Unknown, k.Failed, k.Reads,
+			k.NoReply, k.GapMs, float64(k.P50Us)/1000, float64(k.P99Us)/1000, k.WakeMs, k.DiskMs)
 	}
-	fmt.Fprintf(w, "\n%d logs, %d operations, %d of them checked by porcupine; %d appends: %d acknowledged, %d unknown, %d failed\n",
-		r.Logs, r.Operations, r.Checked, r.Appends, r.Acked, r.Unknown, r.Failed)
+	fmt.Fprintf(w, "\n%d logs, %d operations, %d of them checked by porcupine, %d histories with a planted lie rejected\n", r.Logs, r.Operations, r.Checked, r.Planted)
+	fmt.Fprintf(w, "%d appends: %d acknowledged, %d unknown, %d failed\n", r.Appends, r.Acked, r.Unknown, r.Failed)
 	fmt.Fprintf(w, "%d records followed, %d read in the end; unknown outside of fault windows: %.2f %%\n", r.Followed, r.Scanned, 100*r.UnknownOutside)
 	fmt.Fprintf(w, "frames: %d, lost %d, cut %d, duplicated %d, reordered %d, overflow %d\n", r.Frames.Sent, r.Frames.Lost, r.Frames.Cut, r.Frames.Duplicated,
 		r.Frames.Reordered, r.Frames.Overflow)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -38,6 +39,7 @@ type trial struct {
 	logs    []*activeLog
 	active  []*activeLog
 	began   int64
+	stalls  []stall
 }
 
 const (
@@ -64,6 +66,11 @@ func (t *trial) wait(ctx context.Context, d time.Duration) error {
 func (t *trial) run(ctx context.Context) error {
 	t.began = history.Now()
 	t.members = slices.Clone(allNodes[:3])
+	pr, err := startProbe(filepath.Join(t.cluster.dir, "probe"))
+	if err != nil {
+		return err
+	}
+	defer func() { t.stalls = pr.close() }()
 	if err := t.rotate(ctx); err != nil {
 		return err
 	}

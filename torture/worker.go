@@ -97,7 +97,12 @@ func runWorker(args []string) error {
 		if err := json.Unmarshal(in.Bytes(), &c); err != nil {
 			return fmt.Errorf("command %q: %w", in.Text(), err)
 		}
-		go func() { w.reply(c.ID, w.do(c)) }()
+		switch c.Do {
+		case "write", "yield", "read": // at once, and in the order in which they come
+			w.reply(c.ID, w.do(c))
+		default:
+			go func() { w.reply(c.ID, w.do(c)) }()
+		}
 	}
 	return w.rec.Err()
 }
