@@ -19,7 +19,7 @@
 // Every error is an *Error. It says whether its outcome is definite or unknown, whether a retry may help, and which nodes are
 // missing. A cancelled context ends a wait, never what was waited for: an LSN that was given out is spent.
 //
-// One Client has one UDP socket, one acknowledgement thread and one HTTP/2 connection per node for all logs of the
+// One Client has one UDP socket, one receiver of acknowledgements and one HTTP/2 connection per node for all logs of the
 // process. All methods of Client, Writer and Reader may be called concurrently.
 package btrlog
 

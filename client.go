@@ -32,7 +32,7 @@ import (
 
 const defaultTimeout = 10 * time.Second
 
-// Client is a process's connection to a cluster: one UDP socket, one acknowledgement thread and one HTTP/2 connection per
+// Client is a process's connection to a cluster: one UDP socket, one receiver and one HTTP/2 connection per
 // node, shared by all its logs. All methods may be called concurrently.
 type Client struct {
 	cfg     Config
@@ -53,7 +53,7 @@ type Client struct {
 
 	spawnMu sync.Mutex
 	over    bool           // no goroutine starts any more
-	wg      sync.WaitGroup // background goroutines, the acknowledgement thread included
+	wg      sync.WaitGroup // background goroutines, that which receives included
 
 	nodes   nodeTable
 	routes  routeTable
@@ -65,12 +65,12 @@ type Client struct {
 	counters counters
 	requests requests
 
-	packet packetState // of the acknowledgement thread
+	receiver receiver
 
 	closeOnce sync.Once
 }
 
-// Connect opens the store, reads the cluster's record and starts the acknowledgement thread. The Client outlives ctx; ctx
+// Connect opens the store, reads the cluster's record and starts to receive. The Client outlives ctx; ctx
 // bounds only this call, with Config.Timeout when it has no deadline. Errors: ErrInvalid, ErrUnavailable; nothing is left running.
 func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	const op = "connect"
@@ -79,7 +79,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	ctx, done := bounded(ctx, cfg.Timeout)
 	defer done()
-	c := &Client{cfg: cfg, log: sparselog.New(cfg.Logger), begin: time.Now()}
+	c := &Client{cfg: cfg, log: sparselog.New(cfg.Logger), begin: time.Now(), receiver: receiver{wake: make(chan struct{}, 1)}}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.requests.metadata = storecount.New("metadata", &c.requests.health)
 	c.requests.archive = storecount.New("archive", &c.requests.health)
@@ -111,7 +111,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if c.sock, err = listen(); err != nil {
 		return fail(ErrUnavailable, err)
 	}
-	c.spawn(c.thread)
+	c.spawn(c.background)
 	return c, nil
 }
 

@@ -51,6 +51,8 @@ func (w *Writer) OnCommit(f func(LSN)) {
 
 func (w *Writer) callBack() {
 	defer close(w.callbacks.ended)
+	w.c.receiver.wait()
+	defer w.c.receiver.waited()
 	for over := false; !over; {
 		select {
 		case <-w.callbacks.wake:
@@ -86,6 +88,8 @@ func (w *Writer) Close(ctx context.Context) error {
 	w.mu.Unlock()
 	w.c.transmit(job)
 
+	w.c.receiver.wait()
+	defer w.c.receiver.waited()
 	select {
 	case <-w.drained:
 	case <-w.done:

@@ -2,18 +2,16 @@ package btrlog
 
 import (
 	"container/heap"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/btrlog/btrlog/internal/protocol"
-	"github.com/btrlog/btrlog/internal/ring"
 	"github.com/btrlog/btrlog/internal/wire"
 )
 
-// endpoint is what the acknowledgement thread serves: a Writer or an open under way. Its methods lock by themselves.
+// endpoint is what the receiver serves: a Writer or an open under way. Its methods lock by themselves.
 type endpoint interface {
 	// onAck and onMessage apply one reply; settle then sends what that made due and wakes who waits. whole is false for a
 	// reply that came in a datagram, whose lists the node may have cut to fit.
@@ -69,13 +67,13 @@ func (t *routeTable) all() []endpoint {
 	return out
 }
 
-// timer is an endpoint's entry in the queue of the acknowledgement thread.
+// timer is an endpoint's entry in the queue of the receiver.
 type timer struct {
 	at    protocol.Time
 	index int // in the heap; −1: not in it
 	owner endpoint
 
-	touched bool // it is in packetState.touched; the thread's own
+	touched bool // it is in packetState.touched; the receiver's own
 }
 
 func newTimer(e endpoint) timer { return timer{index: -1, owner: e} }
@@ -85,7 +83,7 @@ func newTimer(e endpoint) timer { return timer{index: -1, owner: e} }
 type timerQueue struct {
 	mu    sync.Mutex
 	heap  timerHeap
-	sleep atomic.Int64 // until when the thread sleeps; 0: it is awake and will look
+	sleep atomic.Int64 // until when the receiver sleeps; 0: it is awake and will look, within standbyFor
 }
 
 // arm makes sure that e gets a tick at or before at. It reports whether the thread must be woken for it.
@@ -169,103 +167,6 @@ func (h *timerHeap) Pop() any {
 func (c *Client) arm(e endpoint, at protocol.Time) {
 	if c.timers.arm(e.timer(), at) {
 		c.sock.Wake()
-	}
-}
-
-// packetState is the acknowledgement thread's scratch memory.
-type packetState struct {
-	reader  wire.Reader
-	ack     protocol.Ack
-	touched []endpoint
-	dropped atomic.Uint64 // packets that were not ours, damaged, or of another version
-}
-
-// thread is the acknowledgement thread: it receives replies for all logs, applies them, and drives the timers. It does no
-// file, HTTP or metadata I/O, and it calls no user code.
-//
-// It is not locked to its OS thread, as a node's shard is. The goroutine that a commit wakes runs on the processor that this
-// one leaves: it yields to it, which is a switch between goroutines, before it sleeps in the kernel, where the processor
-// would be taken from it only after a while. Locked, the same wake-up costs a switch between OS threads: append and sync
-// with three node processes took 10 to 15 % longer at the median (25 % with the nodes in this process). The plain
-// socket has no owner thread.
-func (c *Client) thread() {
-	trimmed := c.now()
-	for {
-		packets, err := c.sock.Recv()
-		if err != nil {
-			return // closed
-		}
-		now := c.now()
-		for i := range packets {
-			c.receive(now, packets[i].From, packets[i].Data)
-		}
-		for _, e := range c.packet.touched {
-			e.timer().touched = false
-			e.settle(now)
-		}
-		clear(c.packet.touched)
-		c.packet.touched = c.packet.touched[:0]
-		if now-trimmed > trimEvery {
-			trimmed = now
-			c.jobs.trim()
-		}
-		for e := c.timers.due(now); e != nil; e = c.timers.due(now) {
-			e.tick(now)
-		}
-		if len(packets) > 0 {
-			runtime.Gosched()
-		}
-		d := c.timers.rest(c.now())
-		_, err = c.sock.Wait(d)
-		c.timers.sleep.Store(0)
-		if err != nil {
-			return
-		}
-	}
-}
-
-// receive routes the messages of one packet. What cannot be read is dropped and counted: UDP may lose it as well.
-func (c *Client) receive(now protocol.Time, from ring.Addr, data []byte) {
-	p := &c.packet
-	if err := p.reader.Reset(data, c.cluster); err != nil {
-		if n := c.nodes.at(from); n != nil {
-			n.heed(err)
-		}
-		if p.dropped.Add(1) == 1 {
-			c.log.Warn("btrlog: dropped a packet that cannot be read; further ones are only counted", "reason", err)
-		}
-		return
-	}
-	h := p.reader.Header()
-	for p.reader.Next() {
-		targets := c.routes.get(p.reader.Log())
-		if len(targets) == 0 {
-			continue // a late reply
-		}
-		if p.reader.Kind() == wire.KindAck {
-			if p.reader.Ack(&p.ack) != nil {
-				p.dropped.Add(1)
-				continue
-			}
-			for _, e := range targets {
-				e.onAck(now, h, &p.ack)
-			}
-		} else {
-			m, err := p.reader.Message()
-			if err != nil {
-				p.dropped.Add(1)
-				continue
-			}
-			for _, e := range targets {
-				e.onMessage(now, h, m, false)
-			}
-		}
-		for _, e := range targets {
-			if t := e.timer(); !t.touched {
-				t.touched = true
-				p.touched = append(p.touched, e)
-			}
-		}
 	}
 }
 

@@ -297,7 +297,7 @@ func (c *Client) Metrics() []metrics.Family {
 	for _, d := range []struct {
 		event string
 		n     uint64
-	}{{"sent", u.Sent}, {"received", u.Received}, {"send_dropped", u.SendDropped}, {"send_failed", u.SendFailed}, {"unreadable", c.packet.dropped.Load()}} {
+	}{{"sent", u.Sent}, {"received", u.Received}, {"send_dropped", u.SendDropped}, {"send_failed", u.SendFailed}, {"unreadable", c.receiver.packet.dropped.Load()}} {
 		l.Add(clientDatagrams, float64(d.n), d.event)
 	}
 	l.Add(clientConnections, float64(s.Connections))

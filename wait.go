@@ -202,6 +202,21 @@ func (w *Writer) Sync(ctx context.Context, lsn LSN) error {
 		w.mu.Unlock()
 		return w.lost(op, lsn)
 	}
+	w.mu.Unlock()
+
+	if w.lead(lsn) {
+		return nil
+	}
+	defer w.c.receiver.waited()
+	w.mu.Lock()
+	switch {
+	case w.Committed() >= lsn:
+		w.mu.Unlock()
+		return nil
+	case w.err != nil:
+		w.mu.Unlock()
+		return w.lost(op, lsn)
+	}
 	wt := w.startWait(ctx, lsn)
 	heap.Push(&w.syncs, wt)
 	w.expire = min(w.expire, wt.limit)
@@ -271,6 +286,8 @@ func (w *Writer) lost(op string, lsn LSN) error {
 // appendWhenRoom waits in the queue for window space and appends. When the first is woken and there is still no room it stays
 // the first: nobody passes it.
 func (w *Writer) appendWhenRoom(ctx context.Context, op string, rec []byte, recs [][]byte) (first, last protocol.LSN, err error) {
+	w.c.receiver.wait()
+	defer w.c.receiver.waited()
 	wt := w.startWait(ctx, 0)
 	defer w.c.waiters.put(wt)
 	began := max(w.c.now(), 1)
