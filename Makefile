@@ -38,6 +38,7 @@ help: ## List the targets
 	@echo 'make bench-manylogs        what many logs cost: memory, fairness, takeover; some minutes'
 	@echo 'make bench-latency         append and sync beside the floor of the hardware, on tmpfs and on the disk; two minutes'
 	@echo 'make bench-failover        a thousand takeovers, stage by stage, beside their floor'
+	@echo 'make powercut              power cuts of nodes in a virtual machine, compared with what was acknowledged'
 	@echo 'make clean                 remove bin and .cache'
 	@echo
 	@echo 'Stages of make test, each runs alone too: check-fmt check-vet check-lint check-race check-sim'
@@ -158,6 +159,15 @@ check-torture:
 .PHONY: test-s3
 test-s3: ## The S3 backend on servers that others wrote; the first time it builds one, some minutes
 	@.ci/s3
+
+# Needs qemu; what it downloads goes below .cache. A module of its own, not part of make test.
+.PHONY: powercut
+powercut: ## Power cuts of real nodes in a virtual machine; a quarter of an hour. POWERCUT='-seed 7 -fs xfs' passes flags
+	@.ci/powercut $(POWERCUT)
+
+.PHONY: check-powercut
+check-powercut:
+	@cd powercut && go vet ./... && go test -timeout 120s ./...
 
 .PHONY: clean
 clean: ## Remove what was built

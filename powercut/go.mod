@@ -1,0 +1,7 @@
+module github.com/btrlog/btrlog/powercut
+
+go 1.25.0
+
+replace github.com/btrlog/btrlog => ..
+
+require github.com/btrlog/btrlog v0.0.0-00010101000000-000000000000
