@@ -88,6 +88,7 @@ type Archive struct {
 	o      Options
 	counts counts
 	bodies sync.Pool // *[]byte: bodies being built
+	dirs   directories
 }
 
 // New returns an Archive over store, which stays the caller's to close.

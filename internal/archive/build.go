@@ -37,8 +37,13 @@ func newHash(h head) hash.Hash {
 // (log, label, segment, first, last) and the records go into the body (AR2); its CLSN decides the kind in the key.
 // The caller owns the body, and buf is used up. Errors: ErrSource, or the source's own.
 func Build(buf []byte, plan protocol.Segment, source RecordSource) (body []byte, key Key, err error) {
+	return build(buf[:0], plan, source)
+}
+
+// build appends the object to b. After an error what was appended is of no use.
+func build(b []byte, plan protocol.Segment, source RecordSource) (body []byte, key Key, err error) {
 	if err := checkPlan(plan); err != nil {
-		return nil, Key{}, err
+		return b, Key{}, err
 	}
 	h := head{log: plan.Log, label: plan.Label, segStart: plan.SegStart, first: plan.First, last: plan.Last}
 	bad := func(lsn protocol.LSN, what string) error {
@@ -46,10 +51,11 @@ func Build(buf []byte, plan protocol.Segment, source RecordSource) (body []byte,
 	}
 	sum := newHash(h)
 	var space [headBytes]byte // filled in at the end, when the length of the block is known
-	body = append(buf[:0], space[:]...)
-	const blockAt = headBytes
+	start := len(b)
+	body = append(b, space[:]...)
+	blockAt := start + headBytes
 	var t tail
-	next, inGroup, groupAt := plan.First, 0, int(blockAt)
+	next, inGroup, groupAt := plan.First, 0, blockAt
 	closeGroup := func() {
 		if n := len(t.groups); n > 0 {
 			t.groups[n-1].crc = crc(body[groupAt:])
@@ -58,17 +64,17 @@ func Build(buf []byte, plan protocol.Segment, source RecordSource) (body []byte,
 	}
 	for r, err := range source {
 		if err != nil {
-			return nil, Key{}, fmt.Errorf("archive: log %v label %d: reading LSN %d to flush it: %w", plan.Log, plan.Label, next, err)
+			return body, Key{}, fmt.Errorf("archive: log %v label %d: reading LSN %d to flush it: %w", plan.Log, plan.Label, next, err)
 		}
 		switch {
 		case r.LSN != next || r.LSN > plan.Last:
-			return nil, Key{}, bad(next, fmt.Sprintf("the source gave LSN %d", r.LSN))
+			return body, Key{}, bad(next, fmt.Sprintf("the source gave LSN %d", r.LSN))
 		case r.Label != plan.Label:
-			return nil, Key{}, bad(next, fmt.Sprintf("the source gave a copy labelled %d", r.Label))
+			return body, Key{}, bad(next, fmt.Sprintf("the source gave a copy labelled %d", r.Label))
 		case len(r.Data) > protocol.MaxRecordBytes:
-			return nil, Key{}, bad(next, fmt.Sprintf("record of %d bytes", len(r.Data)))
+			return body, Key{}, bad(next, fmt.Sprintf("record of %d bytes", len(r.Data)))
 		case len(body)-blockAt+protocol.EncodedSize(len(r.Data)) > MaxContentBytes:
-			return nil, Key{}, bad(next, fmt.Sprintf("more than %d bytes in one object", MaxContentBytes))
+			return body, Key{}, bad(next, fmt.Sprintf("more than %d bytes in one object", MaxContentBytes))
 		}
 		if len(t.groups) == 0 || inGroup == groupRecords || len(body)-groupAt >= groupBytes {
 			closeGroup()
@@ -80,14 +86,14 @@ func Build(buf []byte, plan protocol.Segment, source RecordSource) (body []byte,
 		next++
 	}
 	if next != plan.Last+1 {
-		return nil, Key{}, bad(next, "the source ended")
+		return body, Key{}, bad(next, "the source ended")
 	}
 	closeGroup()
 	h.content = uint64(len(body) - blockAt)
 	t.content = h.content
-	putHead(body, h)
+	putHead(body[start:], h)
 	copy(t.hash[:], sum.Sum(nil))
-	body = appendTail(body, t)
+	body = appendTail(body, start, t)
 	key = Key{Log: plan.Log, Label: plan.Label, First: plan.First, Last: plan.Last, Kind: Partly, Hash: t.hash}
 	if plan.CLSN >= plan.Last {
 		key.Kind = Committed

@@ -37,6 +37,15 @@ func (a *Archive) Expired(ctx context.Context, log protocol.LogID, trimBefore pr
 	err := a.walk(ctx, log, trimBefore-1, func(k Key, info objstore.Info) {
 		objects = append(objects, held{k.First, k.Last, info.Size, info.Modified.IsZero() || !info.Modified.Before(r.Before), k.Kind == Committed})
 	})
+	if err == nil {
+		err = a.packed(ctx, log, trimBefore-1, func(m *member, p *pack) {
+			since := p.modified
+			if m.since != 0 {
+				since = time.Unix(m.since, 0)
+			}
+			objects = append(objects, held{m.key.First, m.key.Last, m.size, since.IsZero() || !since.Before(r.Before), true})
+		})
+	}
 	if err != nil {
 		return 0, fmt.Errorf("archive: retention of log %v: %w", log, err)
 	}

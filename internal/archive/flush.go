@@ -57,72 +57,56 @@ func (a *Archive) Flush(ctx context.Context, plan protocol.Segment, source Recor
 
 // create writes one object if it is absent and returns what is there in the end.
 func (a *Archive) create(ctx context.Context, plan protocol.Segment, k Key, body []byte) (protocol.ArchivedObject, error) {
-	key, meta := a.KeyString(k), metadata(plan)
-	unknown := false // an earlier try of mine may have been applied, or may still be
-	var err error
-	for i := range a.o.Attempts {
-		if i > 0 {
-			if e := a.pause(ctx, i); e != nil {
-				return protocol.ArchivedObject{}, unavailable(i, errors.Join(e, err))
-			}
-		}
-		err = a.put(ctx, key, body, meta)
-		look := false
-		switch {
-		case err == nil:
-			a.counts.flushed.Add(1)
-			return archived(k, plan.CLSN), nil
-		case errors.Is(err, objstore.ErrPrecondition):
-			// Somebody, or I, created it: the name says which records it holds (AR1), and for kind c what it proves. After
-			// an unknown outcome the store is asked nevertheless: a refusal that stems from a write still in flight
-			// would let the data be dropped before the object is there.
-			if k.Kind == Committed && !unknown {
-				a.counts.found.Add(1)
-				return archived(k, k.Last), nil
-			}
-			look = true
-		case errors.Is(err, objstore.ErrUnknown):
-			unknown, look = true, true
-		case !objstore.Retryable(err):
-			return protocol.ArchivedObject{}, err
-		}
-		if look {
-			o, e := a.lookAt(ctx, k, int64(len(body)))
-			if e == nil {
-				a.counts.found.Add(1)
-				return o, nil
-			}
-			if !errors.Is(e, objstore.ErrNotFound) {
-				return protocol.ArchivedObject{}, e
-			}
-			// Not there: to write again is safe even if the first write still arrives, because both create the same
-			// object or fail (AR4).
-		}
-		if ctx.Err() != nil {
-			return protocol.ArchivedObject{}, unavailable(i+1, err)
-		}
+	created, info, err := a.createIfAbsent(ctx, a.KeyString(k), body, metadata(plan), k.Kind == Committed)
+	switch {
+	case err != nil:
+		return protocol.ArchivedObject{}, err
+	case created:
+		return archived(k, plan.CLSN), nil
+	case info == nil:
+		return archived(k, k.Last), nil
 	}
-	return protocol.ArchivedObject{}, unavailable(a.o.Attempts, err)
+	return a.described(k, *info, int64(len(body)))
 }
 
 func archived(k Key, clsn protocol.LSN) protocol.ArchivedObject {
 	return protocol.ArchivedObject{Label: k.Label, First: k.First, Last: k.Last, CLSN: clsn}
 }
 
-// lookAt asks for one object by its full name. size is that of the body this program would make; -1 is unknown.
-func (a *Archive) lookAt(ctx context.Context, k Key, size int64) (protocol.ArchivedObject, error) {
-	key := a.KeyString(k)
-	info, err := a.head(ctx, key)
+// lookAt asks for one object by its full name.
+func (a *Archive) lookAt(ctx context.Context, k Key) (protocol.ArchivedObject, error) {
+	info, err := a.head(ctx, a.KeyString(k))
 	if errors.Is(err, objstore.ErrDamaged) {
-		return protocol.ArchivedObject{}, fmt.Errorf("%w: %q: %w", ErrDamaged, key, err)
+		return protocol.ArchivedObject{}, fmt.Errorf("%w: %q: %w", ErrDamaged, a.KeyString(k), err)
 	}
 	if err != nil {
 		return protocol.ArchivedObject{}, err
 	}
+	return a.described(k, info, -1)
+}
+
+// described returns what an object proves by its description. size is that of the body this program would make; -1 is unknown.
+func (a *Archive) described(k Key, info objstore.Info, size int64) (protocol.ArchivedObject, error) {
 	if size >= 0 && info.Size != size && info.Metadata[metaFormat] == strconv.Itoa(newestFormat) {
-		return protocol.ArchivedObject{}, fmt.Errorf("%w: %q has %d bytes, its records make %d", ErrDamaged, key, info.Size, size)
+		return protocol.ArchivedObject{}, fmt.Errorf("%w: %q has %d bytes, its records make %d", ErrDamaged, a.KeyString(k), info.Size, size)
 	}
 	return archived(k, clsnOf(k, info.Metadata)), nil
+}
+
+// lookAtAll adds to found what those of kind Partly prove. One that is gone or damaged proves nothing; what it should have
+// proved is written again.
+func (a *Archive) lookAtAll(ctx context.Context, partly []Key, found []protocol.ArchivedObject) ([]protocol.ArchivedObject, error) {
+	for _, k := range partly {
+		o, err := a.lookAt(ctx, k)
+		switch {
+		case err == nil:
+			found = append(found, o)
+		case errors.Is(err, objstore.ErrNotFound), errors.Is(err, ErrDamaged):
+		default:
+			return found, err
+		}
+	}
+	return found, nil
 }
 
 // LookFor lists what the store holds of a plan's stretch under its label. One listing that starts at the plan's segment
@@ -160,18 +144,16 @@ func (a *Archive) LookFor(ctx context.Context, plan protocol.Segment) ([]protoco
 	if Covers(found, plan) {
 		return found, nil
 	}
-	for _, k := range partly {
-		o, err := a.lookAt(ctx, k, -1)
-		switch {
-		case err == nil:
-			found = append(found, o)
-		case errors.Is(err, objstore.ErrNotFound), errors.Is(err, ErrDamaged):
-			// It proves nothing; what it should have proved is written again.
-		default:
-			return found, err
-		}
+	found, err := a.lookAtAll(ctx, partly, found)
+	if err != nil || Covers(found, plan) {
+		return found, err
 	}
-	return found, nil
+	err = a.packed(ctx, plan.Log, plan.First-1, func(m *member, _ *pack) {
+		if m.key.Label == plan.Label && m.key.First <= plan.Last {
+			found = append(found, archived(m.key, m.key.Last))
+		}
+	})
+	return found, err
 }
 
 // lookPage is the page of a listing that expects a handful of objects.
@@ -181,7 +163,7 @@ const lookPage = 100
 func (a *Archive) usable(o objstore.Info) (Key, bool) {
 	k, err := a.ParseKey(o.Key)
 	// An empty ETag is an object whose description the store cannot read.
-	return k, err == nil && o.ETag != "" && o.Size >= headBytes+protocol.RecordOverhead+entryBytes+tailBytes
+	return k, err == nil && o.ETag != "" && o.Size >= minObjectBytes
 }
 
 // Covers says whether objects together hold every LSN of a plan, and prove those at or below its CLSN.

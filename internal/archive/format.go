@@ -26,6 +26,9 @@ const (
 	entryBytes = 12
 	tailBytes  = 48
 
+	// minObjectBytes is the size of an object of one empty record.
+	minObjectBytes = headBytes + protocol.RecordOverhead + entryBytes + tailBytes
+
 	// A group is what one index entry points to and one checksum covers: a run of whole records, cut before the record
 	// that finds it with groupRecords records or groupBytes bytes.
 	groupRecords = 64
@@ -106,8 +109,8 @@ type group struct {
 	crc    uint32 // CRC32C of its bytes
 }
 
-// appendTail appends the index and the trailer to a body whose header and block are complete.
-func appendTail(body []byte, t tail) []byte {
+// appendTail appends the index and the trailer to a body, from start on, whose header and block are complete.
+func appendTail(body []byte, start int, t tail) []byte {
 	le := binary.LittleEndian
 	from := len(body)
 	for _, g := range t.groups {
@@ -119,7 +122,7 @@ func appendTail(body []byte, t tail) []byte {
 	body = le.AppendUint64(body, t.content)
 	body = le.AppendUint32(body, uint32(len(t.groups)))
 	body = le.AppendUint32(body, crc(body[from:]))
-	body = le.AppendUint32(body, crc(body))
+	body = le.AppendUint32(body, crc(body[start:]))
 	body = le.AppendUint16(body, formatV1)
 	body = append(body, compressionNone, 0)
 	return append(body, tailMagic...)

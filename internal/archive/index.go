@@ -17,10 +17,42 @@ import (
 type object struct {
 	key  Key
 	size int64
+	// pack, if not nil, is what holds the object, at offset base.
+	pack *pack
+	base int64
 	// clsn+1 of a "p" object once its metadata was read; 0 before.
 	clsn atomic.Uint64
 	// gone: the store had it no more when it was read.
 	gone atomic.Bool
+}
+
+// placed names one copy of an object: by itself, or in a pack.
+type placed struct {
+	key  Key
+	pack string
+}
+
+func (o *object) placed() placed {
+	if o.pack == nil {
+		return placed{key: o.key}
+	}
+	return placed{o.key, o.pack.name}
+}
+
+// name says in an error which object of the store holds o.
+func (a *Archive) nameOf(o *object) string {
+	if o.pack == nil {
+		return a.KeyString(o.key)
+	}
+	return fmt.Sprintf("%s at %d in %s", a.KeyString(o.key), o.base, o.pack.name)
+}
+
+// rangeOf reads n bytes at offset of an object.
+func (a *Archive) rangeOf(ctx context.Context, o *object, offset, n int64, buf []byte) ([]byte, error) {
+	if o.pack == nil {
+		return a.getRange(ctx, a.KeyString(o.key), o.size, offset, n, buf)
+	}
+	return a.getRange(ctx, o.pack.name, o.pack.size, o.base+offset, n, buf)
 }
 
 func compareObjects(a, b *object) int {
@@ -37,6 +69,8 @@ type window struct {
 	from, upper protocol.LSN
 	// settled: every LSN in [from, settled] is proven by an object of the window. New objects matter only above it.
 	settled protocol.LSN
+	// broken says which packs could not be read that may hold something of the log; nil: none.
+	broken error
 }
 
 // index keeps the window of one log. Readers use the current window without a lock; refresh replaces it.
@@ -83,17 +117,24 @@ func (x *index) load(ctx context.Context, from, after protocol.LSN, keep []*obje
 	objects := slices.Clone(keep)
 	upper := protocol.MaxLSN
 	limit := x.a.o.MaxObjects
-	err := x.a.walk(ctx, x.log, after, func(k Key, info objstore.Info) {
-		objects = append(objects, &object{key: k, size: info.Size})
+	add := func(o *object) {
+		objects = append(objects, o)
 		// What a listing collects beyond the limit is cut as it goes: memory stays within twice the limit.
 		if len(objects) >= 2*limit+len(keep) {
 			objects, upper = cutObjects(objects, upper, limit)
 		}
-	})
+	}
+	err := x.a.walk(ctx, x.log, after, func(k Key, info objstore.Info) { add(&object{key: k, size: info.Size}) })
 	if err != nil {
 		return nil, fmt.Errorf("archive: listing the objects of log %v: %w", x.log, err)
 	}
+	// Of packs everything is taken again, the settled part too: merging may have moved it, and directories are cached.
+	broken, err := x.a.packedOf(ctx, x.log, from-1, func(m *member, p *pack) { add(&object{key: m.key, size: m.size, pack: p, base: m.offset}) })
+	if err != nil {
+		return nil, err
+	}
 	w := newWindow(objects, from, limit)
+	w.broken = broken
 	w.upper = min(w.upper, upper)
 	x.current.Store(w)
 	return w, nil
@@ -140,9 +181,11 @@ func (x *index) refresh(ctx context.Context, seen *window, lsn protocol.LSN, all
 	after := w.settled // computed when the window was made; cLSNs learnt since could only raise it
 	keep := make([]*object, 0, len(w.objects))
 	for _, o := range w.objects {
-		if o.gone.Load() {
+		switch {
+		case o.pack != nil: // listed again
+		case o.gone.Load():
 			all = true
-		} else {
+		default:
 			keep = append(keep, o)
 		}
 	}

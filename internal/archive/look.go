@@ -8,8 +8,8 @@ import (
 	"github.com/btrlog/btrlog/objstore"
 )
 
-// Look lists what the store holds of a log above LSN after: every object whose last LSN is above it, with what it
-// proves. Objects that cannot be read prove nothing and are left out. Errors: ErrUnavailable, or the store's refusal.
+// Look lists what the store holds of a log above LSN after: every object, and member of a pack, whose last LSN is above it, with
+// what it proves. Objects that cannot be read prove nothing and are left out. Errors: ErrUnavailable, or the store's refusal.
 func (a *Archive) Look(ctx context.Context, log protocol.LogID, after protocol.LSN) ([]protocol.ArchivedObject, error) {
 	var found []protocol.ArchivedObject
 	var partly []Key
@@ -23,17 +23,11 @@ func (a *Archive) Look(ctx context.Context, log protocol.LogID, after protocol.L
 	if err != nil {
 		return nil, err
 	}
-	for _, k := range partly {
-		o, err := a.lookAt(ctx, k, -1)
-		switch {
-		case err == nil:
-			found = append(found, o)
-		case errors.Is(err, objstore.ErrNotFound), errors.Is(err, ErrDamaged):
-		default:
-			return nil, err
-		}
+	if found, err = a.lookAtAll(ctx, partly, found); err != nil {
+		return nil, err
 	}
-	return found, nil
+	err = a.packed(ctx, log, after, func(m *member, _ *pack) { found = append(found, archived(m.key, m.key.Last)) })
+	return found, err
 }
 
 // walk visits every usable object of a log whose last LSN is above after.

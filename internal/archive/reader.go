@@ -106,16 +106,16 @@ type piece struct {
 }
 
 // attempt collects the objects that failed during one read, so that others are tried and the error names all of them. By
-// key, because a refresh in between makes new objects of the same listing.
+// place, because a refresh in between makes new objects of the same listing.
 type attempt struct {
-	failed map[Key]error
+	failed map[placed]error
 }
 
 func (t *attempt) fail(o *object, err error) {
 	if t.failed == nil {
-		t.failed = make(map[Key]error)
+		t.failed = make(map[placed]error)
 	}
-	t.failed[o.key] = err
+	t.failed[o.placed()] = err
 	if errors.Is(err, objstore.ErrNotFound) {
 		o.gone.Store(true)
 	}
@@ -124,10 +124,10 @@ func (t *attempt) fail(o *object, err error) {
 func (t *attempt) err() error {
 	var all []error
 	u := &UnreadableError{}
-	for k, err := range t.failed {
+	for p, err := range t.failed {
 		all = append(all, err)
-		if u.Next == 0 || k.Last+1 < u.Next {
-			u.Next = k.Last + 1
+		if u.Next == 0 || p.key.Last+1 < u.Next {
+			u.Next = p.key.Last + 1
 		}
 	}
 	if len(all) == 0 {
@@ -183,7 +183,7 @@ func (r *Reader) locate(ctx context.Context, lsn, to protocol.LSN, wm Watermark,
 	if err != nil {
 		return piece{}, err
 	}
-	return piece{}, &NotFoundError{Log: r.log, LSN: lsn, Next: next}
+	return piece{}, &NotFoundError{Log: r.log, LSN: lsn, Next: next, Cause: w.broken}
 }
 
 // choose picks the object of the window that serves lsn; none is a zero piece. A proof inside an object is preferred to
@@ -199,7 +199,7 @@ func (r *Reader) choose(ctx context.Context, w *window, lsn, to protocol.LSN, wm
 		}
 	}
 	w.holding(lsn, func(o *object) bool {
-		if t.failed[o.key] != nil {
+		if t.failed[o.placed()] != nil {
 			return true
 		}
 		switch end, known := o.provenEnd(); {
@@ -260,7 +260,7 @@ func (r *Reader) learn(ctx context.Context, o *object) (protocol.LSN, error) {
 	if end, known := o.provenEnd(); known {
 		return end, nil
 	}
-	a, err := r.a.lookAt(ctx, o.key, -1)
+	a, err := r.a.lookAt(ctx, o.key)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return 0, fmt.Errorf("%w: %q: %w", ErrDamaged, r.a.KeyString(o.key), err)
 	}
@@ -315,12 +315,12 @@ func (r *Reader) group(ctx context.Context, lsn, to protocol.LSN, wm Watermark, 
 }
 
 func (r *Reader) readGroup(ctx context.Context, p piece, buf *[]byte, visit func(Record) bool) (protocol.LSN, error) {
-	t, err := r.footer(ctx, p.o)
+	t, whole, err := r.footer(ctx, p.o)
 	if err != nil {
 		return 0, err
 	}
 	i := t.groupOf(p.from - p.o.key.First)
-	u := unit{piece: p, tail: t, first: i, last: i}
+	u := unit{piece: p, tail: t, whole: whole, first: i, last: i}
 	if err := r.fetch(ctx, &u, buf); err != nil {
 		return 0, err
 	}
@@ -369,35 +369,41 @@ func (f *footers) put(key string, t *tail) {
 // records of 64 bytes and more.
 const footerGuess = 64 << 10
 
-// footer returns the verified index of an object, from the cache or with one or two ranged reads.
-func (r *Reader) footer(ctx context.Context, o *object) (*tail, error) {
+// footer returns the verified index of an object, from the cache or with one or two ranged reads. whole is the object, if that was
+// read on the way.
+func (r *Reader) footer(ctx context.Context, o *object) (t *tail, whole []byte, err error) {
 	key := r.a.KeyString(o.key)
 	if t := r.footers.get(key); t != nil {
-		return t, nil
+		return t, nil, nil
 	}
-	fail := func(err error) (*tail, error) { return nil, fmt.Errorf("archive: %q: %w", key, err) }
+	fail := func(err error) (*tail, []byte, error) {
+		return nil, nil, fmt.Errorf("archive: %q: %w", r.a.nameOf(o), err)
+	}
 	n := min(o.size, footerGuess)
-	b, err := r.a.getRange(ctx, key, o.size, o.size-n, n, nil)
+	b, err := r.a.rangeOf(ctx, o, o.size-n, n, nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	size, err := tailSize(b, o.size)
 	if err != nil {
 		return fail(err)
 	}
 	if size > n {
-		if b, err = r.a.getRange(ctx, key, o.size, o.size-size, size, nil); err != nil {
-			return nil, err
+		if b, err = r.a.rangeOf(ctx, o, o.size-size, size, nil); err != nil {
+			return nil, nil, err
 		}
 	}
-	t, err := parseTail(b[int64(len(b))-size:], uint64(o.key.Last-o.key.First)+1)
+	parsed, err := parseTail(b[int64(len(b))-size:], uint64(o.key.Last-o.key.First)+1)
 	if err != nil {
 		return fail(err)
 	}
 	// The hash binds the footer to the key: it is the footer of these records and no others.
-	if t.hash != o.key.Hash {
+	if parsed.hash != o.key.Hash {
 		return fail(damage("trailer", "belongs to another object"))
 	}
-	r.footers.put(key, &t)
-	return &t, nil
+	r.footers.put(key, &parsed)
+	if int64(len(b)) == o.size {
+		whole = b
+	}
+	return &parsed, whole, nil
 }

@@ -192,17 +192,17 @@ func TestDamageIsReadAround(t *testing.T) {
 func TestReadsUnderFaults(t *testing.T) {
 	for _, f := range []faulty.Fault{faulty.Unavailable, faulty.CutBody} {
 		s := newFaulty()
-		a := newArchive(t, s, Options{ReadBytes: 1000, Parallel: 4, Attempts: 3})
-		flush(t, a, plan(1, 1, 1, 400, 200, 0)) // a "p" object: HEAD too
-		flush(t, a, plan(1, 201, 201, 400, 400, 0))
+		a := newArchive(t, s, Options{ReadBytes: 20000, Parallel: 4, Attempts: 3})
+		flush(t, a, plan(1, 1, 1, 4000, 2000, 0)) // a "p" object: HEAD too
+		flush(t, a, plan(1, 2001, 2001, 4000, 4000, 0))
 		for skip := range 12 {
 			s.Add(faulty.Rule{Ops: faulty.Reads, Fault: f, Skip: skip, Count: 2})
-			if _, err := scanAll(t, a.Reader(testLog), 1, 400, Watermark{}); err != nil {
+			if _, err := scanAll(t, a.Reader(testLog), 1, 4000, Watermark{}); err != nil {
 				t.Fatalf("fault %d after %d requests: %v", f, skip, err)
 			}
 			s.Heal()
 			s.Add(faulty.Rule{Ops: faulty.Reads, Fault: f, Skip: skip})
-			if _, err := scanAll(t, a.Reader(testLog), 1, 400, Watermark{}); !errors.Is(err, ErrUnavailable) {
+			if _, err := scanAll(t, a.Reader(testLog), 1, 4000, Watermark{}); !errors.Is(err, ErrUnavailable) {
 				t.Fatalf("fault %d for ever after %d requests: %v", f, skip, err)
 			}
 			s.Heal()

@@ -14,6 +14,7 @@ import (
 type unit struct {
 	piece
 	tail        *tail
+	whole       []byte // the object, if reading its footer brought all of it
 	first, last int
 }
 
@@ -26,14 +27,19 @@ func (t *tail) groupOf(delta protocol.LSN) int {
 func (r *Reader) fetch(ctx context.Context, u *unit, buf *[]byte) error {
 	from := uint64(u.tail.groups[u.first].offset)
 	end, _ := u.tail.groupEnd(u.last, uint64(u.o.key.Last-u.o.key.First)+1)
-	b, err := r.a.getRange(ctx, r.a.KeyString(u.o.key), u.o.size, int64(headBytes+from), int64(end-from), *buf)
-	if err != nil {
-		return err
+	if u.whole != nil {
+		*buf = append((*buf)[:0], u.whole[headBytes+from:headBytes+end]...)
+	} else {
+		b, err := r.a.rangeOf(ctx, u.o, int64(headBytes+from), int64(end-from), *buf)
+		if err != nil {
+			return err
+		}
+		*buf = b
 	}
-	*buf = b
+	b := *buf
 	for i := u.first; i <= u.last; i++ {
 		if _, err := u.tail.checkGroup(i, u.o.key, u.bytes(b, i), nil); err != nil {
-			return fmt.Errorf("archive: %q: %w", r.a.KeyString(u.o.key), err)
+			return fmt.Errorf("archive: %q: %w", r.a.nameOf(u.o), err)
 		}
 	}
 	return nil
@@ -146,9 +152,10 @@ type job struct {
 // ahead is a piece whose footer is being read.
 type ahead struct {
 	piece
-	tail *tail
-	err  error
-	done chan struct{}
+	tail  *tail
+	whole []byte
+	err   error
+	done  chan struct{}
 }
 
 const footersAhead = 4
@@ -188,7 +195,7 @@ func (s *scan) plan(from, to protocol.LSN) {
 			go func() {
 				defer s.wait.Done()
 				defer close(h.done)
-				h.tail, h.err = s.r.footer(s.ctx, h.o)
+				h.tail, h.whole, h.err = s.r.footer(s.ctx, h.o)
 			}()
 			next = p.to + 1
 			ended = next > to
@@ -215,7 +222,7 @@ func (s *scan) cut(h *ahead) bool {
 	count := uint64(h.o.key.Last-h.o.key.First) + 1
 	last := h.tail.groupOf(h.to - h.o.key.First)
 	for i := h.tail.groupOf(h.from - h.o.key.First); i <= last; {
-		j := &job{unit: unit{piece: h.piece, tail: h.tail, first: i, last: i}, done: make(chan struct{})}
+		j := &job{unit: unit{piece: h.piece, tail: h.tail, whole: h.whole, first: i, last: i}, done: make(chan struct{})}
 		start := uint64(h.tail.groups[i].offset)
 		for j.last < last {
 			if end, _ := h.tail.groupEnd(j.last+1, count); end-start > uint64(s.r.a.o.ReadBytes) {
