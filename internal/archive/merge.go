@@ -34,28 +34,60 @@ type Keep func(ctx context.Context, log protocol.LogID) (protocol.LSN, error)
 
 // MergeResult says what a merge did. All zero: there was nothing to do.
 type MergeResult struct {
-	Sources int // packs that were merged and deleted
+	Merged  int // packs whose content was written anew
 	Created int
 	Members int // stretches in the new packs
 	Dropped int // stretches that were not wanted any more
+	Deleted int // packs, of this merge or of earlier ones
 }
 
-// MergePacks merges one group of packs, if there is one, of those that the store has had since before old; a store without a clock
-// has had them for long. Any node may merge at any time: two that merge the same make the same packs, or doubles, which the
-// next merge removes.
+// MergePacks deletes packs that were merged, and merges one group of others, if there is one, of those that the store has had since before
+// old; a store without a clock has had all of them for long. Any node may merge at any time: two that merge the same make the same
+// packs, or doubles, which a later merge removes. A listing must not lag by as much as old lies in the past.
 //
 // Errors: ErrUnavailable (call again), ErrDamaged naming a pack that only an operator can mend, keep's own, or the store's refusal.
-// Nothing is lost by any of them: sources are deleted when what replaces them is there.
-func (a *Archive) MergePacks(ctx context.Context, old time.Time, keep Keep) (MergeResult, error) {
+// Nothing is lost by any of them.
+func (a *Archive) MergePacks(ctx context.Context, old time.Time, keep Keep) (r MergeResult, err error) {
 	packs, err := a.oldPacks(ctx, old)
 	if err != nil {
-		return MergeResult{}, err
+		return r, err
 	}
-	group := mergeGroup(packs)
+	replaced := make(map[[HashBytes]byte]uint8)
+	for _, p := range packs {
+		if p.level == 0 {
+			continue
+		}
+		t, err := a.packTail(ctx, p)
+		switch {
+		case errors.Is(err, errPackGone), errors.Is(err, ErrDamaged), errors.Is(err, ErrTooNew):
+			continue // merge names it
+		case err != nil:
+			return r, err
+		}
+		for _, s := range t.sources {
+			replaced[s] = p.level
+		}
+	}
+	left := packs[:0:0]
+	for _, p := range packs {
+		if level, ok := replaced[p.hash]; !ok || level <= p.level {
+			left = append(left, p)
+			continue
+		}
+		// All that was wanted of it is in packs that have been there for a while (AP3). Reversed, a crash between the two would
+		// lose it, and a reader whose listing lags would find neither.
+		if err := a.remove(ctx, p.name); err != nil {
+			return r, fmt.Errorf("archive: deleting the merged pack %q: %w", p.name, err)
+		}
+		r.Deleted++
+	}
+	group := mergeGroup(left)
 	if group == nil {
-		return MergeResult{}, nil
+		return r, nil
 	}
-	return a.merge(ctx, group, keep)
+	m, err := a.merge(ctx, group, keep)
+	m.Deleted += r.Deleted
+	return m, err
 }
 
 // ScrubPack looks at one pack, the next one behind the key cursor, and writes it anew if half of it or more is not wanted any more, or
@@ -181,7 +213,7 @@ type sourced struct {
 	from *packReader
 }
 
-// merge writes what is wanted of a group's members into packs of the next level, then deletes the group.
+// merge writes what is wanted of a group's members into packs of the next level. If that is nothing it deletes the group.
 func (a *Archive) merge(ctx context.Context, group []*pack, keep Keep) (r MergeResult, err error) {
 	level := uint8(0)
 	var all []sourced
@@ -220,6 +252,9 @@ func (a *Archive) merge(ctx context.Context, group []*pack, keep Keep) (r MergeR
 	defer a.bodies.Put(buf)
 	m := merger{a: a, ctx: ctx, wants: wants{ctx: ctx, keep: keep}, buf: buf, level: min(level, maxLevel-1) + 1}
 	m.out.begin(*buf, m.level)
+	for _, p := range sources {
+		m.sources = append(m.sources, p.hash)
+	}
 	e := m.run(all)
 	if errors.Is(e, errPackGone) {
 		return MergeResult{}, err // what was created is a double of what another node makes
@@ -228,25 +263,29 @@ func (a *Archive) merge(ctx context.Context, group []*pack, keep Keep) (r MergeR
 		return MergeResult{}, errors.Join(err, e)
 	}
 	r = m.result
-	// All that was wanted of them is in packs that are confirmed. Reversed, a crash between the two would lose it.
+	r.Merged = len(sources)
+	if r.Created > 0 {
+		return r, err
+	}
 	for _, p := range sources {
 		if e := a.remove(ctx, p.name); e != nil {
-			return r, errors.Join(err, fmt.Errorf("archive: deleting the merged pack %q: %w", p.name, e))
+			return r, errors.Join(err, fmt.Errorf("archive: deleting the pack %q, of which nothing is wanted: %w", p.name, e))
 		}
-		r.Sources++
+		r.Deleted++
 	}
 	return r, err
 }
 
 // merger writes the packs of one merge.
 type merger struct {
-	a      *Archive
-	ctx    context.Context
-	wants  wants
-	level  uint8
-	buf    *[]byte
-	out    packBuilder
-	result MergeResult
+	a       *Archive
+	ctx     context.Context
+	wants   wants
+	level   uint8
+	buf     *[]byte
+	out     packBuilder
+	sources [][HashBytes]byte
+	result  MergeResult
 }
 
 // run takes the members in order, and makes one of those that follow each other.
@@ -281,12 +320,17 @@ func (m *merger) run(all []sourced) error {
 	if err := m.add(run); err != nil {
 		return err
 	}
+	// The last one names the sources: it is there only when all others are.
+	m.out.sources = m.sources
 	return m.put()
 }
 
 // add adds a run of members of one log and label, each beginning no later than behind the one before.
 func (m *merger) add(run []sourced) error {
 	if len(run) > 1 {
+		if err := m.room(); err != nil {
+			return err
+		}
 		ok, err := m.join(run)
 		if ok || err != nil {
 			return err
@@ -294,6 +338,9 @@ func (m *merger) add(run []sourced) error {
 		// One of them is damaged: each stays what it is, so that what can be read of them can be read.
 	}
 	for i := range run {
+		if err := m.room(); err != nil {
+			return err
+		}
 		s := &run[i]
 		b, err := s.from.read(m.ctx, s.offset, s.size)
 		if err != nil {
@@ -301,9 +348,7 @@ func (m *merger) add(run []sourced) error {
 		}
 		at := len(m.out.body)
 		m.out.body = append(m.out.body, b...)
-		if err := m.added(s.key, at, s.since); err != nil {
-			return err
-		}
+		m.added(s.key, at, s.since)
 	}
 	return nil
 }
@@ -356,12 +401,17 @@ func (m *merger) join(run []sourced) (bool, error) {
 	for i := range run {
 		since = max(since, run[i].since)
 	}
-	return true, m.added(key, at, since)
+	m.added(key, at, since)
+	return true, nil
 }
 
-func (m *merger) added(k Key, at int, since int64) error {
+func (m *merger) added(k Key, at int, since int64) {
 	m.out.added(k, at, since)
 	m.result.Members++
+}
+
+// room makes room for one more member.
+func (m *merger) room() error {
 	if m.out.full() {
 		return m.put()
 	}

@@ -19,8 +19,9 @@ import (
 //	AP1  A pack's name contains a hash over its directory, and the directory contains each member's hash: like a segment's
 //	     name it determines every byte (AR1), so "exists" means "holds exactly this".
 //	AP2  All members are of kind Committed: the listing and the directory are proof enough (AR3).
-//	AP3  A pack is never replaced. Merging writes new packs of the next level, and deletes the sources only when those are
-//	     confirmed. A listing goes through the levels upwards, so that whoever misses a source finds what replaced it.
+//	AP3  A pack is never replaced. Merging writes new packs of the next level, the last of which names its sources; they are
+//	     deleted when that one has been there for a while, so that a listing that lags shows the one or the other. A listing
+//	     goes through the levels upwards, so that whoever misses a source finds what replaced it.
 //	AP4  A member holds LSNs of one label without a hole, like a segment (AR5), but one that merging made may lie in
 //	     several segments.
 
@@ -30,13 +31,15 @@ const (
 	packTailMagic = "BTRLGPKE"
 	packHeadBytes = 16
 	memberBytes   = 72
-	packTailBytes = 48
+	packTailBytes = 56
 	// blockMembers is how many directory entries one checksum covers, and what a lookup of one log reads at least.
 	blockMembers = 64
 	// MaxPackBytes is where a pack is cut. The member that reaches it still goes in.
 	MaxPackBytes = 16 << 20
 	// maxPackMembers bounds the directory of one pack to 18 MiB.
 	maxPackMembers = 1 << 18
+	// maxPackSources bounds the packs that one names as replaced.
+	maxPackSources = 2 * mergeFan
 	// maxPackObject bounds what any pack can be in bytes: nobody allocates more on a name's or a trailer's word.
 	maxPackObject = MaxPackBytes + MaxContentBytes + maxPackMembers*(memberBytes+1) + 1<<20
 )
@@ -139,10 +142,11 @@ type packBuilder struct {
 	level   uint8
 	body    []byte // header and members
 	members []member
+	sources [][HashBytes]byte // the packs that this one and those before it replace
 }
 
 func (p *packBuilder) begin(buf []byte, level uint8) {
-	p.level, p.members = level, p.members[:0]
+	p.level, p.members, p.sources = level, p.members[:0], nil
 	p.body = append(buf[:0], packHeadMagic...)
 	p.body = binary.LittleEndian.AppendUint16(p.body, packFormatV1)
 	p.body = append(p.body, make([]byte, packHeadBytes-len(p.body))...)
@@ -173,12 +177,17 @@ func (p *packBuilder) finish() ([]byte, packKey) {
 		p.body = le.AppendUint32(p.body, crc(p.body[from:]))
 		fences = le.AppendUint64(fences, uint64(block[0].key.Log))
 	}
-	copy(k.hash[:], sum.Sum(nil))
 	from := len(p.body)
+	for _, s := range p.sources {
+		p.body = append(p.body, s[:]...)
+	}
+	sum.Write(p.body[from:])
+	copy(k.hash[:], sum.Sum(nil))
 	p.body = append(p.body, fences...)
 	p.body = append(p.body, k.hash[:]...)
-	p.body = le.AppendUint32(p.body, k.members)
-	p.body = le.AppendUint32(p.body, uint32(len(fences)/8))
+	for _, v := range [...]int{len(p.members), len(fences) / 8, len(p.sources), 0} {
+		p.body = le.AppendUint32(p.body, uint32(v))
+	}
 	p.body = le.AppendUint64(p.body, uint64(at))
 	p.body = le.AppendUint32(p.body, crc(p.body[from:]))
 	p.body = le.AppendUint16(p.body, packFormatV1)
@@ -192,41 +201,47 @@ type packTail struct {
 	directory int64 // offset of the first block
 	members   int
 	fences    []protocol.LogID // of each block, the log of its first entry
+	sources   [][HashBytes]byte
 }
 
-// packTailSize returns how many bytes at the end of a pack are fences and trailer.
+// packTailSize returns how many bytes at the end of a pack are sources, fences and trailer.
 func packTailSize(b []byte, k packKey, size int64) (int64, error) {
 	le := binary.LittleEndian
 	if len(b) < packTailBytes {
 		return 0, damage("trailer", "pack is cut short")
 	}
 	b = b[len(b)-packTailBytes:]
-	if string(b[40:]) != packTailMagic {
+	if string(b[48:]) != packTailMagic {
 		return 0, damage("trailer", "no trailer of a pack")
 	}
-	if v := le.Uint16(b[36:]); v != packFormatV1 {
+	if v := le.Uint16(b[44:]); v != packFormatV1 {
 		return 0, versionError(v)
 	}
-	members, blocks, at := le.Uint32(b[16:]), le.Uint32(b[20:]), int64(le.Uint64(b[24:]))
+	members, blocks, sources, at := le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:]), int64(le.Uint64(b[32:]))
 	switch {
 	case [HashBytes]byte(b[:HashBytes]) != k.hash || members != k.members:
 		return 0, damage("trailer", "belongs to another pack")
-	case blocks != (members+blockMembers-1)/blockMembers || at < packHeadBytes || b[38]|b[39] != 0 ||
-		at+int64(members)*memberBytes+int64(blocks)*(4+8)+packTailBytes != size:
+	case blocks != (members+blockMembers-1)/blockMembers || sources > maxPackSources || at < packHeadBytes || at > size || b[28]|b[29]|b[30]|b[31]|b[46]|b[47] != 0 ||
+		at+int64(members)*memberBytes+int64(blocks)*(4+8)+int64(sources)*HashBytes+packTailBytes != size:
 		return 0, damage("trailer", "lengths do not add up to the size of the pack")
 	}
-	return int64(blocks)*8 + packTailBytes, nil
+	return int64(sources)*HashBytes + int64(blocks)*8 + packTailBytes, nil
 }
 
 // parsePackTail parses exactly packTailSize bytes.
 func parsePackTail(b []byte) (*packTail, error) {
 	le := binary.LittleEndian
 	end := b[len(b)-packTailBytes:]
-	if crc(b[:len(b)-packTailBytes+32]) != le.Uint32(end[32:]) {
+	if crc(b[:len(b)-packTailBytes+40]) != le.Uint32(end[40:]) {
 		return nil, damage("trailer", "checksum")
 	}
-	t := &packTail{directory: int64(le.Uint64(end[24:])), members: int(le.Uint32(end[16:]))}
-	for f := b[:len(b)-packTailBytes]; len(f) > 0; f = f[8:] {
+	t := &packTail{directory: int64(le.Uint64(end[32:])), members: int(le.Uint32(end[16:]))}
+	f := b[:len(b)-packTailBytes]
+	for range le.Uint32(end[24:]) {
+		t.sources = append(t.sources, [HashBytes]byte(f))
+		f = f[HashBytes:]
+	}
+	for ; len(f) > 0; f = f[8:] {
 		t.fences = append(t.fences, protocol.LogID(le.Uint64(f)))
 	}
 	if !slices.IsSorted(t.fences) {
