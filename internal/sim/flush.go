@@ -8,7 +8,6 @@ import (
 
 	"github.com/btrlog/btrlog/internal/archive"
 	"github.com/btrlog/btrlog/internal/protocol"
-	"github.com/btrlog/btrlog/internal/shard"
 	"github.com/btrlog/btrlog/lst"
 )
 
@@ -39,8 +38,15 @@ func (n *node) flush(p *proc, life int) {
 			continue
 		}
 		plans, view := n.plans(since)
-		for _, s := range plans {
-			n.flushOne(p, arch, s, view, life)
+		if len(plans) > 0 && n.rng.Float64() < w.p.packs {
+			n.flushPack(p, arch, plans, view, life)
+		} else {
+			for _, s := range plans {
+				n.flushOne(p, arch, s, view, life)
+			}
+		}
+		if w.p.packs > 0 && n.rng.IntN(4) == 0 {
+			n.mergePacks(p, arch)
 		}
 		if n.life == life {
 			n.snapshots(p, arch, life)
@@ -111,18 +117,6 @@ func (n *node) plans(since map[segmentID]protocol.Time) ([]protocol.Segment, lst
 
 func (n *node) flushOne(p *proc, arch *archive.Archive, s protocol.Segment, view lst.View, life int) {
 	w := n.w
-	source := func(yield func(archive.Record, error) bool) {
-		src := shard.NewSource(view, s)
-		for src.Next() {
-			r := src.Record()
-			if !yield(archive.Record{LSN: r.LSN, Label: r.Label, More: r.More, Data: r.Data}, nil) {
-				return
-			}
-		}
-		if err := src.Err(); err != nil {
-			yield(archive.Record{}, err)
-		}
-	}
 	w.c.add(&w.c.Flushes)
 	if w.mutant.StampLate {
 		p.sleep(between(n.rng, 0, 2*flushPatience))
@@ -130,7 +124,7 @@ func (n *node) flushOne(p *proc, arch *archive.Archive, s protocol.Segment, view
 			s.CLSN = max(s.CLSN, st.CLSN)
 		}
 	}
-	objects, err := arch.Flush(p.context(w.now+20*second), s, source)
+	objects, err := arch.Flush(p.context(w.now+20*second), s, source(view, s))
 	if err != nil {
 		w.c.add(&w.c.FlushErrors)
 		w.tracef("%s: flush of log %s [%d,%d]@%d: %v", n.id, s.Log, s.First, s.Last, s.Label, err)

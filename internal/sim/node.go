@@ -46,6 +46,7 @@ type node struct {
 	answers   []outgoing   // of the batch whose write is in flight
 	slow      protocol.Time
 	noStore   protocol.Time // it does not reach the object store until then
+	scrub     string        // where the next look for dead packs begins
 	// What it knows of the other nodes, and the failure snapshots that it made of it; of process detectorLife.
 	detector     *protocol.Detector
 	detectorLife int

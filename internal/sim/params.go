@@ -49,6 +49,7 @@ type params struct {
 	retain, retainBytes       int
 	budget, reserve           int64
 	trims                     bool
+	packs                     float64 // how often what is due goes into one object
 	faults                    []weighted
 	powerCutAtEnd             bool
 }
@@ -134,6 +135,7 @@ func draw(seed uint64) *params {
 		p.budget, p.reserve = 3*p.lstSegment, 2*p.lstSegment // a node's reserve of two segment files per shard
 	}
 	p.trims = r.IntN(3) == 0
+	p.packs = pick(r, 0, 0, 0.5, 1)
 	for _, f := range faultNames {
 		if w := r.IntN(4); w > 0 && r.IntN(3) > 0 {
 			p.faults = append(p.faults, weighted{f, w})
@@ -173,13 +175,13 @@ func (p *params) String() string {
 		"  disk: write=%s direct=%v segment=%d snapshot=%d records\n"+
 		"  store: delay=%s unavailable=%.3f conflict=%.3f lost=%.3f late=%.3f stale lists=%.3f\n"+
 		"  log: window=%d segment=%d flush age=%s segment age=%s record<=%d block=%d\n"+
-		"  writers: think=%s life=%s\n  archive: looks every %s; retain %d, %d bytes; disk budget %d; trims=%v\n  faults: every %s:%s; power cut at end=%v",
+		"  writers: think=%s life=%s\n  archive: looks every %s; retain %d, %d bytes; disk budget %d; trims=%v, packs=%.1f\n  faults: every %s:%s; power cut at end=%v",
 		p.seed, p.nodes, p.n, p.qw, p.logs, p.writers, p.readers, ms(p.chaos),
 		ms(p.netDelay), ms(p.netJitter), p.netLoss, p.netDup, p.netStall, ms(p.netStallMax),
 		ms(p.diskWrite), p.direct, p.lstSegment, p.snapshotRecords,
 		ms(p.storeDelay), p.storeUnavailable, p.storeConflict, p.storeLost, p.storeLate, p.storeStale,
 		p.window, p.segment, ms(p.flushAge), ms(p.segmentAge), p.maxRecord, p.blockBytes,
-		ms(p.think), ms(p.life), ms(p.flushEvery), p.retain, p.retainBytes, p.budget, p.trims, ms(p.faultEvery), f, p.powerCutAtEnd)
+		ms(p.think), ms(p.life), ms(p.flushEvery), p.retain, p.retainBytes, p.budget, p.trims, p.packs, ms(p.faultEvery), f, p.powerCutAtEnd)
 }
 
 func ms(t protocol.Time) string { return fmt.Sprintf("%.3fms", float64(t)/1e6) }
@@ -203,6 +205,7 @@ type counters struct {
 	Wipes, Damages, DamagedSeen                      int
 	Flushes, FlushErrors, Looks, ArchivedRaised      int
 	Snapshots, UnprovenObjects                       int
+	Packs, PacksMerged, PacksDeleted                 int
 	HoledSegments, Reclaimed                         int
 	HotReads, HotRecords, ColdReads, ColdRecords     int
 	Polls, FinalRecords, Tails, MergedRecords        int
@@ -218,7 +221,7 @@ func (c *counters) add(n *int) { *n++ }
 // budget that is reached, and internal/shard and internal/node test full disks by themselves.
 var required = []string{"Commits", "Takeovers", "OverlappingTakeovers", "PowerCuts", "TornWrites", "Kills", "PowerCutsOfAll", "Wipes", "DamagedSeen",
 	"AppliedButUnknown", "StaleReturners", "PartialActivations", "HoledSegments", "EnsembleChanges", "Zombies", "Fenced", "Duplicated",
-	"Lost", "Delayed", "Partitioned", "OneWayPartitions", "Starved", "WipesInTakeover", "StoreOutages", "StoreConflicts", "HiddenRetries", "StaleLists", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Snapshots", "UnprovenObjects", "Reclaimed", "Trims", "Restarts", "OpenersKilled"}
+	"Lost", "Delayed", "Partitioned", "OneWayPartitions", "Starved", "WipesInTakeover", "StoreOutages", "StoreConflicts", "HiddenRetries", "StaleLists", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Snapshots", "UnprovenObjects", "Packs", "PacksMerged", "PacksDeleted", "Reclaimed", "Trims", "Restarts", "OpenersKilled"}
 
 // table returns the counters by name.
 func (c *counters) table() map[string]int {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/objstore"
@@ -38,7 +39,7 @@ type creation struct {
 }
 
 func newStore(s *scheduler, rng *rand.Rand, seed uint64, p *params, c *counters) *store {
-	inner := memory.New(memory.Options{Name: "sim"})
+	inner := memory.New(memory.Options{Name: "sim", Now: func() time.Time { return wallAt(s.now) }})
 	puts := &countingStore{Store: inner}
 	st := &store{s: s, rng: rng, p: p, c: c, inner: inner, puts: puts, f: faulty.New(puts, faulty.Config{Seed: seed})}
 	puts.created = func(key string) { st.created = append(st.created, creation{key, s.now}) }

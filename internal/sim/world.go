@@ -124,7 +124,11 @@ func (w *world) newArchive(bare bool, r *rand.Rand) *archive.Archive {
 }
 
 // wall is the wall clock of the simulation.
-func (w *world) wall() time.Time { return time.Unix(1_700_000_000, 0).Add(time.Duration(w.now)).UTC() }
+func (w *world) wall() time.Time { return wallAt(w.now) }
+
+func wallAt(now protocol.Time) time.Time {
+	return time.Unix(1_700_000_000, 0).Add(time.Duration(now)).UTC()
+}
 
 func (w *world) random(p []byte) {
 	for i := range p {
