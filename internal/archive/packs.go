@@ -269,3 +269,50 @@ func (a *Archive) packRange(ctx context.Context, p *pack, offset, n int64, buf [
 	}
 	return b, err
 }
+
+// Packed is what a pack holds of one log.
+type Packed struct {
+	Log     protocol.LogID
+	Objects []protocol.ArchivedObject
+}
+
+// NewPacks visits, log by log, what the packs hold that it has not seen before. seen is the names of those that it has, and is brought up
+// to date; nobody else uses it meanwhile. Packs that the store has had since before old count as seen: who needs to know
+// what they hold of a log looks for that log. One that cannot be read proves nothing and is passed over.
+//
+// Errors: ErrUnavailable (call again), or the store's refusal; then some of what was visited may be visited again.
+func (a *Archive) NewPacks(ctx context.Context, seen map[string]bool, old time.Time, visit func(Packed)) error {
+	listed := make(map[string]bool)
+	err := a.listPacks(ctx, 0, ^protocol.LogID(0), func(p *pack) error {
+		listed[p.name] = true
+		if seen[p.name] {
+			return nil
+		}
+		if p.modified.IsZero() || !p.modified.Before(old) {
+			members, err := a.packDirectory(ctx, p)
+			switch {
+			case errors.Is(err, errPackGone), errors.Is(err, ErrDamaged), errors.Is(err, ErrTooNew):
+			case err != nil:
+				return err
+			}
+			for i := 0; i < len(members); {
+				one := Packed{Log: members[i].key.Log}
+				for ; i < len(members) && members[i].key.Log == one.Log; i++ {
+					one.Objects = append(one.Objects, archived(members[i].key, members[i].key.Last))
+				}
+				visit(one)
+			}
+		}
+		seen[p.name] = true
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for name := range seen {
+		if !listed[name] {
+			delete(seen, name)
+		}
+	}
+	return nil
+}

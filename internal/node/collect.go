@@ -141,6 +141,9 @@ func (n *Node) collect(ctx context.Context, round uint64) {
 			}
 		}
 	}
+	if n.packing() && n.collectNote(ctx, 0, n.mergePacks(ctx)) != nil {
+		return
+	}
 	c.rounds.Add(1)
 }
 
@@ -261,7 +264,7 @@ func (n *Node) collectBelow(ctx context.Context, id protocol.LogID, below protoc
 	return err
 }
 
-// collectNote notes an error; what it returns ends the round: the node stops, or the store does not answer anyway.
+// collectNote notes an error, with log 0 one of the packs; what it returns ends the round: the node stops, or the store does not answer anyway.
 func (n *Node) collectNote(ctx context.Context, id protocol.LogID, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
@@ -271,7 +274,11 @@ func (n *Node) collectNote(ctx context.Context, id protocol.LogID, err error) er
 	c.mu.Lock()
 	c.lastErr, c.lastTime = err.Error(), time.Now()
 	c.mu.Unlock()
-	n.log.Repeat(slog.LevelWarn, "", "archived objects not collected, will be tried again", "log", id.String(), "error", err)
+	if id == 0 {
+		n.log.Repeat(slog.LevelWarn, "", "packs not merged, will be tried again", "error", err)
+	} else {
+		n.log.Repeat(slog.LevelWarn, "", "archived objects not collected, will be tried again", "log", id.String(), "error", err)
+	}
 	if errors.Is(err, archive.ErrUnavailable) || errors.Is(err, meta.ErrUnavailable) {
 		return err
 	}

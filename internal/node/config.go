@@ -55,6 +55,9 @@ type Config struct {
 	FlushWorkers int
 	// FlushGrace is how long the node of the next rank waits for the one before it to archive a segment. Default 2 s.
 	FlushGrace time.Duration
+	// PackEvery is how often, at most, the node puts the short stretches that are due of all its logs into one object; it delays
+	// them by no more than that. Default 40 s; negative: each is an object of its own.
+	PackEvery time.Duration
 	// IdleRelease is how long a log must have been idle before its archived window is dropped too. Default 1 min.
 	IdleRelease time.Duration
 
@@ -97,6 +100,7 @@ func (c *Config) fill() error {
 	setInt(&c.InboxBytes, 64<<20)
 	setInt(&c.MTU, 1500)
 	setDuration(&c.FlushGrace, 2*time.Second)
+	setDuration(&c.PackEvery, 40*time.Second)
 	setDuration(&c.IdleRelease, time.Minute)
 	setDuration(&c.StoreGrace, time.Minute)
 	setDuration(&c.StoreProbe, 30*time.Second)
@@ -134,6 +138,8 @@ func (c *Config) fill() error {
 		return fmt.Errorf("node: a sign of life every %v, down after %v without: at least 1 ms, and twice that, are needed", c.PeerInterval, c.PeerTimeout)
 	case c.CollectEvery > 0 && c.CollectEvery < time.Millisecond:
 		return fmt.Errorf("node: collection every %v; at least 1 ms", c.CollectEvery)
+	case c.PackEvery > 0 && c.PackEvery < time.Millisecond:
+		return fmt.Errorf("node: packs every %v; at least 1 ms", c.PackEvery)
 	case c.FlushGrace < 0 || c.IdleRelease < 0 || c.StoreGrace < 0 || c.StoreProbe < 0 || c.StartTimeout < 0 || c.InboxMessages < 1 || c.InboxBytes < 1:
 		return errors.New("node: a negative limit")
 	}

@@ -60,7 +60,10 @@ type report struct {
 	key     planKey
 	objects []protocol.ArchivedObject
 	err     error
-	forget  protocol.Epoch // not zero: the log of key does not exist, and this is what it was promised
+	forget  protocol.Epoch  // not zero: the log of key does not exist, and this is what it was promised
+	learned bool            // objects are what a pack of another node holds of the log of key
+	pack    packRequest     // not nil: what there is to be packed is asked for, and nothing reported
+	taken   chan<- struct{} // closed, if not nil, when the shard has taken the report
 }
 
 // flusher is the workers and their counters.

@@ -70,6 +70,7 @@ type Node struct {
 	jobs       chan job
 	flusher    flusher
 	collector  collector
+	packer     packer
 	watcher    watcher
 
 	stop       context.CancelFunc
@@ -134,6 +135,7 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 	n.stop = stop
 	n.log = sparselog.New(cfg.Log)
 	n.requests.init()
+	n.packer.init()
 	n.makeThreads()
 	if err := n.start(ctx, background); err != nil {
 		n.abandon()
@@ -182,6 +184,9 @@ func (n *Node) start(ctx, background context.Context) error {
 	}
 	n.flusher.start(background, n, n.cfg.FlushWorkers)
 	n.collector.wg.Go(func() { n.collectLoop(background) })
+	if n.packing() {
+		n.flusher.wg.Go(func() { n.packLoop(background) })
+	}
 	n.background.Go(func() { n.prober(background) })
 	n.phase.Store(nil)
 	n.cfg.Log.Info("node serves", "node", n.cfg.Node, "incarnation", n.dir.inc.String(), "cluster", n.cluster.String(), "address", n.advertise,

@@ -166,6 +166,13 @@ func (t *thread) planLog(now protocol.Time, l *logPlan) (taken bool) {
 			// A live writer cuts an aged segment itself, and then it is complete; the extra grace is its head start.
 			due = min(due, now-s.Age+s.FlushAge+grace+wait)
 		}
+		if t.n.packing() && due <= now && e.next <= now && !e.busy && len(e.objects) == 0 && t.packable(&s) {
+			// It waits for a round of the packer, in which the shard learns what others have packed and is asked for what it has
+			// (packLog).
+			t.n.packer.want()
+			next = min(next, now+protocol.Time(t.n.cfg.PackEvery))
+			return
+		}
 		key := planKey{log: s.Log, label: s.Label, segStart: s.SegStart, first: s.First}
 		if !s.Complete || len(e.objects) > 0 {
 			s.Rank = max(s.Rank, 1) // another node may hold more of the segment, or this was done: look before writing
@@ -226,11 +233,20 @@ func (t *thread) dispatch(e *planned, j job) bool {
 
 // reported takes a worker's report into the batch.
 func (t *thread) reported(now protocol.Time, r *report) {
-	if r.forget != 0 {
+	if r.taken != nil {
+		defer close(r.taken)
+	}
+	switch {
+	case r.pack != nil:
+		t.beginPacking(r.pack)
+		return
+	case r.learned:
+		t.learned(now, r)
+		return
+	case r.forget != 0:
 		t.core.Forget(r.key.log, r.forget)
 		return
-	}
-	if r.key.snapshot {
+	case r.key.snapshot:
 		t.snapshotReported(now, r)
 		return
 	}

@@ -22,6 +22,7 @@ type Status struct {
 	Ready      string        `json:"ready"`             // "ready", or why not
 	DiskBudget int64         `json:"disk_budget_bytes"` // of all shards together; 0: none but the disk
 	Flush      FlushStatus   `json:"flush"`
+	Pack       PackStatus    `json:"pack"`
 	Collect    CollectStatus `json:"collect"`
 	Peers      []PeerStatus  `json:"peers"`
 	HTTP       HTTPStatus    `json:"http"`
@@ -162,7 +163,7 @@ func (n *Node) Status() Status {
 		HTTP: HTTPStatus{n.traffic.requests.Load(), n.traffic.bytes.Load(), n.traffic.served.Load(), n.traffic.refused.Load(),
 			n.traffic.malformed.Load(), n.traffic.timeouts.Load()},
 	}
-	s.Collect, s.Peers = n.collector.status(), n.watcher.status()
+	s.Pack, s.Collect, s.Peers = n.packer.status(), n.collector.status(), n.watcher.status()
 	if err := n.ready(); err != nil {
 		s.Ready = err.Error()
 	}

@@ -52,6 +52,7 @@ type thread struct {
 	origins []origin
 	post    post
 	plan    planner
+	packing *packing // nil: none is under way
 	parked  map[protocol.LogID][]parkedRead
 	nparked int
 
@@ -256,6 +257,7 @@ func (t *thread) tick(now protocol.Time) {
 	began := time.Now()
 	t.expire(now)
 	t.planFlush(now)
+	t.packSome(now)
 	if now >= t.nextRelease {
 		t.nextRelease = now + protocol.Time(releaseEvery)
 		idle := t.n.cfg.IdleRelease

@@ -43,7 +43,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func testConfig(t testing.TB, id string, store objstore.Store) Config {
 	t.Helper()
 	return Config{Dir: filepath.Join(t.TempDir(), id), Node: protocol.NodeID(id), Listen: "127.0.0.1:0", Store: store, Root: "cluster",
-		Buffered: true, SegmentBytes: 4 << 20, StartTimeout: 5 * time.Second}
+		Buffered: true, SegmentBytes: 4 << 20, StartTimeout: 5 * time.Second, PackEvery: -1}
 }
 
 func startNode(t testing.TB, cfg Config) *Node {

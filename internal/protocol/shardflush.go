@@ -24,6 +24,10 @@ type Segment struct {
 	Age Time
 	// FlushAge is the log's age limit; an incomplete stretch is due when Age exceeds it. Zero is never.
 	FlushAge Time
+	// Limit is the size of a full segment of the log, in bytes.
+	Limit uint64
+	// Holed: it is complete here only because the segment has holes here.
+	Holed bool
 }
 
 // Flushable lists what may be flushed of every log: complete segments at or below the watermark (A2: the normal flush
@@ -93,7 +97,7 @@ func (l *nodeLog) flushable(inc Incarnation, now Time, from, limit LSN, rules Ru
 			y = l.nextLabelChange(y, label, last)
 		}
 		seg := Segment{Log: l.id, Label: label, SegStart: r.SegStart, First: x, Last: last, CLSN: l.clsn, Rank: l.rank(inc, r.SegStart),
-			FlushAge: Time(l.settings.FlushAgeMS) * Millisecond}
+			FlushAge: Time(l.settings.FlushAgeMS) * Millisecond, Limit: l.settings.SegmentBytes}
 		// A younger label that takes over inside the run ends the stretch for good, as an end of the segment does.
 		ended := last < min(r.To, limit) || (last == r.To && l.ends(label, r))
 		if rules.NeverSealCut && label < l.activated {
@@ -106,7 +110,7 @@ func (l *nodeLog) flushable(inc Incarnation, now Time, from, limit LSN, rules Ru
 			// A stretch of a segment that has holes here and takes no more records. A node without holes writes the whole;
 			// if none is left, only the union of such stretches closes the holes (A2), so each is written in the end, by
 			// nodes that look first.
-			seg.Complete = true
+			seg.Complete, seg.Holed = true, true
 			seg.Rank += len(l.settings.Peers)
 		}
 		if l.oldest != 0 {

@@ -87,6 +87,31 @@ func addDamage(rs *[]protocol.Range, lsn protocol.LSN) {
 	*rs = append(*rs, protocol.Range{From: lsn, To: lsn})
 }
 
+// StretchBytes returns how many bytes the records of a stretch take in its segment, from the first and the last of them. v is the
+// view that belongs to it, as for NewSource.
+func StretchBytes(v lst.View, seg protocol.Segment) (uint64, error) {
+	end := func(lsn protocol.LSN) (protocol.Record, error) {
+		value, err := v.Get(streamID(seg.Log, seg.Label), uint64(lsn), nil)
+		if err != nil {
+			return protocol.Record{}, fmt.Errorf("log %v: record %d of label %d: %w", seg.Log, lsn, seg.Label, err)
+		}
+		s, err := protocol.DecodeStored(lsn, seg.Label, value)
+		return s.Record, err
+	}
+	first, err := end(seg.First)
+	if err != nil {
+		return 0, err
+	}
+	last, err := end(seg.Last)
+	if err != nil {
+		return 0, err
+	}
+	if last.SegOff < first.SegOff {
+		return 0, fmt.Errorf("log %v: record %d of label %d stands before record %d in its segment", seg.Log, seg.Last, seg.Label, seg.First)
+	}
+	return last.SegOff - first.SegOff + uint64(protocol.EncodedSize(len(last.Data))), nil
+}
+
 // Source reads the records of one segment in order, for the archive. It belongs to one goroutine, which may be any.
 type Source struct {
 	it    *lst.Iterator

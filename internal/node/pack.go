@@ -1,0 +1,377 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/btrlog/btrlog/internal/archive"
+	"github.com/btrlog/btrlog/internal/meta"
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/internal/shard"
+	"github.com/btrlog/btrlog/lst"
+)
+
+// Packing. What is short of the tails of very many logs would cost a PUT each; a node puts what is due of all its shards
+// into one object instead, at most once in Config.PackEvery. While it is at it, it takes along what has a quarter of its age already,
+// so that logs which become due one after another do so together.
+//
+// Who packs a stretch is who would have written it: the node of rank 0, and the one of rank k when k × (PackEvery + grace) have
+// passed. Before a node packs anything it reads the packs that others have made since, all their logs at once, so that ten thousand
+// stretches cost a listing and not ten thousand.
+
+const (
+	// packStretches and packBytes bound what one round takes of one shard; the next round follows at once.
+	packStretches = 1 << 15
+	packBytes     = 32 << 20
+	// packSlice is how many logs a shard looks at, and how many results it takes, in one go: its other logs wait so long.
+	packSlice = 256
+	// packShare: what is no larger than this part of a full segment may be packed, up to packLimit bytes.
+	packShare = 16
+	packLimit = 1 << 20
+	// packLooks is how many stretches that another node should have written are looked for one by one.
+	packLooks = 16
+	// packEarly: a stretch is taken along when it has this part of its age.
+	packEarly = 4
+	// packMemory is how long a pack may lie before a node that starts no longer reads it.
+	packMemory = time.Hour
+	// packSettled is how old a pack must be before it is merged, or deleted because it was: listings do not lag by so much.
+	packSettled = 5 * time.Minute
+	// mergesPerRound bounds the merges of one round of collection.
+	mergesPerRound = 32
+)
+
+// packer is the goroutine's state and counters.
+type packer struct {
+	wake chan struct{}
+	seen map[string]bool // packs whose content the shards were told
+	// scrub is where the collector's next look for dead packs begins.
+	scrub string
+
+	packs, packed, merged, deleted atomic.Uint64
+}
+
+// PackStatus says how packing goes. Counts are since the start of the node.
+type PackStatus struct {
+	Packs   uint64 `json:"packs"`   // written
+	Packed  uint64 `json:"packed"`  // stretches in them
+	Merged  uint64 `json:"merged"`  // packs whose content was written anew
+	Deleted uint64 `json:"deleted"` // packs, after merging
+}
+
+func (p *packer) status() PackStatus {
+	return PackStatus{p.packs.Load(), p.packed.Load(), p.merged.Load(), p.deleted.Load()}
+}
+
+func (p *packer) init() { p.wake, p.seen = make(chan struct{}, 1), make(map[string]bool) }
+
+// want has the packer make a round soon. Any thread may call it.
+func (p *packer) want() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// packRequest asks a shard what it has to be packed. The shard never waits to answer.
+type packRequest chan packAnswer
+
+// packAnswer is what a shard has; more says that it has more than fits a round.
+type packAnswer struct {
+	parts []packPart
+	more  bool
+}
+
+// packPart is stretches with the view that belongs to them (A3).
+type packPart struct {
+	view lst.View
+	segs []protocol.Segment
+	keys []planKey
+}
+
+// packing is a request that a shard's thread is answering.
+type packing struct {
+	req   packRequest
+	logs  []protocol.LogID // that are still to be looked at
+	has   packAnswer
+	count int
+	bytes uint64
+}
+
+func (n *Node) packing() bool { return n.cfg.PackEvery > 0 }
+
+// packLoop runs until ctx ends.
+func (n *Node) packLoop(ctx context.Context) {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.packer.wake:
+		}
+		wait := n.cfg.PackEvery
+		switch more, err := n.packRound(ctx); {
+		case err != nil && ctx.Err() == nil:
+			n.log.Repeat(slog.LevelWarn, "", "short stretches not archived, will be tried again", "error", err)
+			n.packer.want()
+			wait = min(wait, time.Duration(lastPause))
+		case more:
+			n.packer.want()
+			wait = 0
+		}
+		pause.Reset(wait)
+	}
+}
+
+// packRound packs what is due; more says that there was too much for one round.
+func (n *Node) packRound(ctx context.Context) (more bool, err error) {
+	n.flusher.running.Add(1)
+	defer n.flusher.running.Add(-1)
+	if err := n.learnPacks(ctx); err != nil {
+		return false, err
+	}
+	var plans []archive.PackPlan
+	var of []*thread
+	var keys []planKey
+	for _, t := range n.threads {
+		req := make(packRequest, 1)
+		t.inbox.report(report{pack: req})
+		t.loop.Wake()
+		var has packAnswer
+		select {
+		case has = <-req:
+		case <-ctx.Done(): // the node stops
+			return false, ctx.Err()
+		}
+		more = more || has.more
+		for _, p := range has.parts {
+			for i, s := range p.segs {
+				plans = append(plans, archive.PackPlan{Plan: s, Source: records(p.view, s)})
+				of, keys = append(of, t), append(keys, p.keys[i])
+			}
+		}
+	}
+	if len(plans) == 0 {
+		return false, nil
+	}
+	results := n.pack(ctx, plans)
+	n.tellAll(ctx, len(results), func(i int) (*thread, report) {
+		r := report{key: keys[i], objects: results[i].Objects, err: results[i].Err}
+		n.flusher.note(n, &job{key: r.key}, r.err)
+		return of[i], r
+	})
+	return more, ctx.Err()
+}
+
+// pack writes the stretches, which are at least one.
+func (n *Node) pack(ctx context.Context, plans []archive.PackPlan) []archive.PackResult {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	late := 0 // those of other nodes, which did not pack them, or made an object of one
+	for i := range plans {
+		if plans[i].Plan.Rank > 0 {
+			late++
+		}
+	}
+	if late == len(plans) && late <= packLooks || len(plans) == 1 {
+		// An object of its own costs the same as a pack, and is easier to read; and to look first costs little.
+		results := make([]archive.PackResult, len(plans))
+		for i := range plans {
+			results[i].Objects, results[i].Err = n.archive.Flush(ctx, plans[i].Plan, plans[i].Source)
+		}
+		return results
+	}
+	results := n.archive.FlushPack(ctx, plans)
+	n.packer.packs.Add(1)
+	for i := range results {
+		if results[i].Err == nil {
+			n.packer.packed.Add(1)
+		}
+	}
+	return results
+}
+
+// learnPacks tells the shards what the packs hold that were made since the last time.
+func (n *Node) learnPacks(ctx context.Context) error {
+	var news []archive.Packed
+	io, cancel := context.WithTimeout(ctx, flushTimeout)
+	err := n.archive.NewPacks(io, n.packer.seen, time.Now().Add(-packMemory), func(p archive.Packed) { news = append(news, p) })
+	cancel()
+	n.tellAll(ctx, len(news), func(i int) (*thread, report) {
+		return n.threads[n.owner(news[i].Log)], report{key: planKey{log: news[i].Log}, objects: news[i].Objects, learned: true}
+	})
+	return err
+}
+
+// tellAll gives reports to the shards, in portions, and waits for each to be taken: what a batch takes in delays the appends in it.
+func (n *Node) tellAll(ctx context.Context, count int, get func(i int) (*thread, report)) {
+	shards := make([][]report, len(n.threads))
+	for i := range count {
+		t, r := get(i)
+		shards[t.index] = append(shards[t.index], r)
+	}
+	for i, t := range n.threads {
+		for portion := range slices.Chunk(shards[i], packSlice) {
+			taken := make(chan struct{})
+			portion[len(portion)-1].taken = taken
+			for _, r := range portion {
+				t.inbox.report(r)
+			}
+			t.loop.Wake()
+			select {
+			case <-taken:
+			case <-ctx.Done(): // the node stops
+				return
+			}
+		}
+	}
+}
+
+// packable says whether a stretch is short enough to be packed.
+func (t *thread) packable(s *protocol.Segment) bool {
+	if s.Holed || s.CLSN < s.Last {
+		return false
+	}
+	bytes, err := shard.StretchBytes(t.core.View(), *s)
+	return err == nil && bytes <= min(s.Limit/packShare, packLimit)
+}
+
+// packWait is how long a node of the stretch's rank leaves it to those before it to pack it.
+func (t *thread) packWait(s *protocol.Segment) protocol.Time {
+	return protocol.Time(s.Rank) * protocol.Time(t.n.cfg.FlushGrace+t.n.cfg.PackEvery)
+}
+
+// beginPacking takes a request.
+func (t *thread) beginPacking(req packRequest) {
+	t.packing = &packing{req: req}
+	for log := range t.plan.logs {
+		t.packing.logs = append(t.packing.logs, log)
+	}
+	t.nextTick = 0
+}
+
+// packSome looks at some more logs for the request under way.
+func (t *thread) packSome(now protocol.Time) {
+	p := t.packing
+	if p == nil {
+		return
+	}
+	part := packPart{view: t.core.View()}
+	for range packSlice {
+		if len(p.logs) == 0 {
+			break
+		}
+		if p.count >= packStretches || p.bytes >= packBytes {
+			p.logs, p.has.more = nil, true
+			break
+		}
+		log := p.logs[len(p.logs)-1]
+		p.logs = p.logs[:len(p.logs)-1]
+		if l := t.plan.logs[log]; l != nil {
+			t.packLog(now, l, p, &part)
+		}
+	}
+	if len(part.segs) > 0 {
+		p.has.parts = append(p.has.parts, part)
+	}
+	if len(p.logs) == 0 {
+		p.req <- p.has
+		t.packing = nil
+	}
+}
+
+// packLog takes what is to be packed of one log.
+func (t *thread) packLog(now protocol.Time, l *logPlan, p *packing, part *packPart) {
+	t.core.FlushableOf(l.log, now, func(s protocol.Segment) {
+		key := planKey{log: s.Log, label: s.Label, segStart: s.SegStart, first: s.First}
+		e := l.entries[key]
+		if e == nil || e.busy || now < e.next || len(e.objects) > 0 {
+			return
+		}
+		wait := t.packWait(&s)
+		switch {
+		case s.Complete && e.complete != 0 && now >= e.complete+wait:
+		case s.FlushAge > 0 && s.Age >= s.FlushAge+protocol.Time(t.n.cfg.FlushGrace)+wait:
+		case s.FlushAge > 0 && s.Age >= s.FlushAge/packEarly && s.Rank == 0:
+		default:
+			return
+		}
+		if !t.packable(&s) {
+			return
+		}
+		bytes, _ := shard.StretchBytes(part.view, s)
+		p.bytes += bytes
+		p.count++
+		e.busy = true
+		part.segs, part.keys = append(part.segs, s), append(part.keys, key)
+	})
+}
+
+// learned takes in what a pack of another node holds of a log.
+func (t *thread) learned(now protocol.Time, r *report) {
+	objects := r.objects
+	if l := t.plan.logs[r.key.log]; l != nil {
+		for k, e := range l.entries {
+			// It waits with the stretch that it is of, should records below it not be archived yet.
+			for _, o := range r.objects {
+				if o.Label == k.label && o.First <= k.first && k.first <= o.Last {
+					e.objects = append(e.objects, o)
+				}
+			}
+			objects = append(objects, e.objects...)
+		}
+		t.plan.lookAt(r.key.log, now)
+	}
+	t.core.Archived(now, r.key.log, objects)
+}
+
+// mergePacks merges packs, and deletes what of them is not wanted any more, in a round of collection.
+func (n *Node) mergePacks(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
+	defer cancel()
+	now, err := n.storeTime(ctx)
+	if err != nil {
+		return err
+	}
+	old := now.Add(-packSettled)
+	keep := func(ctx context.Context, log protocol.LogID) (protocol.LSN, error) {
+		l, err := n.catalog.LoadByID(ctx, log)
+		switch {
+		case errors.Is(err, meta.ErrDeleted):
+			return protocol.MaxLSN + 1, nil
+		case errors.Is(err, meta.ErrNotFound):
+			return 0, nil // nothing is dropped on a guess
+		case err != nil:
+			return 0, err
+		}
+		return l.Record.TrimBefore, nil
+	}
+	for range mergesPerRound {
+		r, err := n.archive.MergePacks(ctx, old, keep)
+		n.packer.count(r)
+		if err != nil || r == (archive.MergeResult{}) {
+			if err != nil {
+				return err
+			}
+			break
+		}
+	}
+	next, r, err := n.archive.ScrubPack(ctx, n.packer.scrub, old, keep)
+	n.packer.count(r)
+	n.packer.scrub = next
+	return err
+}
+
+func (p *packer) count(r archive.MergeResult) {
+	p.merged.Add(uint64(r.Merged))
+	p.deleted.Add(uint64(r.Deleted))
+}
