@@ -66,6 +66,7 @@ func nodeCommand() *cobra.Command {
 	storageFlags(cmd, &o.cfg.Buffered, &o.segment)
 	f.Var(&o.budget, "disk-budget", "bound of all segment files together, such as 100GiB; takeovers may go above it by three segments per shard (default: the disk)")
 	f.Var(&o.memory, "memory-budget", "memory for what was written last, of all shards together; older records are read from disk (default 64MiB)")
+	f.DurationVar(&o.cfg.PackEvery, "pack-every", 40*time.Second, "at most how often the short tails that are due of all logs are archived, in one object together; negative: an object for each")
 	f.DurationVar(&o.cfg.StartTimeout, "start-timeout", 30*time.Second, "longest wait for the object store at the start")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the node does, not only warnings, on standard error")
 	configurable(f, "node", "store", "root")

@@ -50,6 +50,7 @@ var (
 	mFlushDue   = gauge("btrlog_node_flush_pending", "segments", "Stretches of committed records that are not archived, due or not.")
 	mFlushes    = counter("btrlog_node_flushes_total", "segments", "Segments written by this node, found in the store instead, and failed tries.", "outcome")
 	mCollected  = counter("btrlog_node_collected_total", "events", "Collection of the archive by this node: objects deleted, trim points moved by retention (expired), logs that a round could not finish (failed), promises for logs that do not exist (forgotten).", "event")
+	mPacks      = counter("btrlog_node_packs_total", "events", "Packs, objects with short stretches of many logs: written by this node, merged into others by it, deleted by it after that; and stretches that it put into packs (stretches).", "event")
 	mHTTP       = gauge("btrlog_node_http_requests", "requests", "Messages over HTTP that are being served.")
 	mHTTPBytes  = gauge("btrlog_node_http_bytes", "bytes", "Memory of their bodies.")
 	mHTTPTotal  = counter("btrlog_node_http_requests_total", "requests", "Messages over HTTP, by outcome.", "outcome")
@@ -80,7 +81,7 @@ var (
 
 // Descs are all of them, in the order in which they are written.
 var Descs = append([]*ours.Desc{mInfo, mUp, mLive, mRdy, mShrd, mRequests, mRefusals, mAppend, mRecords, mRecordBytes, mCommits, mPromises, mFencings, mActivations,
-	mLogs, mHeld, mUncommitted, mLag, mUnarchived, mUnarchBytes, mFlushLag, mInbox, mInboxBytes, mWaiting, mParked, mFlushQueue, mFlushDue, mFlushes, mCollected, mHTTP, mHTTPBytes,
+	mLogs, mHeld, mUncommitted, mLag, mUnarchived, mUnarchBytes, mFlushLag, mInbox, mInboxBytes, mWaiting, mParked, mFlushQueue, mFlushDue, mFlushes, mCollected, mPacks, mHTTP, mHTTPBytes,
 	mHTTPTotal, mBudget, mMemory, mUsed, mFiles, mReclaimable, mPayload, mStreams, mSpare, mFull, mFullChanges, mWritten, mSyncs, mSnapshots, mDropped, mDatagrams, mForwarded, mLost,
 	mRSS, mHeap, mGoroutines}, storecount.Descs...)
 
@@ -117,6 +118,11 @@ func (n *Node) Metrics() []ours.Family {
 	l.Add(mCollected, float64(g.Expired), "expired")
 	l.Add(mCollected, float64(g.Failed), "failed")
 	l.Add(mCollected, float64(n.collector.forgotten.Load()), "forgotten")
+	p := n.packer.status()
+	l.Add(mPacks, float64(p.Packs), "written")
+	l.Add(mPacks, float64(p.Packed), "stretches")
+	l.Add(mPacks, float64(p.Merged), "merged")
+	l.Add(mPacks, float64(p.Deleted), "deleted")
 	t := &n.traffic
 	l.Add(mHTTP, float64(t.requests.Load()))
 	l.Add(mHTTPBytes, float64(t.bytes.Load()))

@@ -21,7 +21,8 @@ import (
 //
 // Who packs a stretch is who would have written it: the node of rank 0, and the one of rank k when k × (PackEvery + grace) have
 // passed. Before a node packs anything it reads the packs that others have made since, all their logs at once, so that ten thousand
-// stretches cost a listing and not ten thousand.
+// stretches cost a listing and not ten thousand. A few that another node should have written by then are looked for one by one:
+// a stretch that was alone is an object of its own.
 
 const (
 	// packStretches and packBytes bound what one round takes of one shard; the next round follows at once.
@@ -32,7 +33,7 @@ const (
 	// packShare: what is no larger than this part of a full segment may be packed, up to packLimit bytes.
 	packShare = 16
 	packLimit = 1 << 20
-	// packLooks is how many stretches that another node should have written are looked for one by one.
+	// packLooks is how many stretches of other nodes are looked for one by one.
 	packLooks = 16
 	// packEarly: a stretch is taken along when it has this part of its age.
 	packEarly = 4
@@ -90,6 +91,8 @@ type packPart struct {
 	view lst.View
 	segs []protocol.Segment
 	keys []planKey
+	// early says of each that another node's turn to pack it is not over: it may only be looked for.
+	early []bool
 }
 
 // packing is a request that a shard's thread is answering.
@@ -139,9 +142,7 @@ func (n *Node) packRound(ctx context.Context) (more bool, err error) {
 	if err := n.learnPacks(ctx); err != nil {
 		return false, err
 	}
-	var plans []archive.PackPlan
-	var of []*thread
-	var keys []planKey
+	var turn, early packList
 	for _, t := range n.threads {
 		req := make(packRequest, 1)
 		t.inbox.report(report{pack: req})
@@ -155,25 +156,53 @@ func (n *Node) packRound(ctx context.Context) (more bool, err error) {
 		more = more || has.more
 		for _, p := range has.parts {
 			for i, s := range p.segs {
-				plans = append(plans, archive.PackPlan{Plan: s, Source: records(p.view, s)})
-				of, keys = append(of, t), append(keys, p.keys[i])
+				list := &turn
+				if p.early[i] {
+					list = &early
+				}
+				list.plans = append(list.plans, archive.PackPlan{Plan: s, Source: records(p.view, s)})
+				list.of, list.keys = append(list.of, t), append(list.keys, p.keys[i])
 			}
 		}
 	}
-	if len(plans) == 0 {
-		return false, nil
-	}
-	results := n.pack(ctx, plans)
-	n.tellAll(ctx, len(results), func(i int) (*thread, report) {
-		r := report{key: keys[i], objects: results[i].Objects, err: results[i].Err}
-		n.flusher.note(n, &job{key: r.key}, r.err)
-		return of[i], r
-	})
+	n.tell(ctx, &early, n.lookForFew(ctx, early.plans), true)
+	n.tell(ctx, &turn, n.pack(ctx, turn.plans), false)
 	return more, ctx.Err()
 }
 
-// pack writes the stretches, which are at least one.
+// packList is stretches with the shards that they are of.
+type packList struct {
+	plans []archive.PackPlan
+	of    []*thread
+	keys  []planKey
+}
+
+func (n *Node) tell(ctx context.Context, l *packList, results []archive.PackResult, early bool) {
+	n.tellAll(ctx, len(results), func(i int) (*thread, report) {
+		r := report{key: l.keys[i], objects: results[i].Objects, err: results[i].Err, early: early}
+		n.flusher.note(n, &job{key: r.key}, r.err)
+		return l.of[i], r
+	})
+}
+
+// lookForFew looks for stretches that another node should have written, if they are few.
+func (n *Node) lookForFew(ctx context.Context, plans []archive.PackPlan) []archive.PackResult {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	results := make([]archive.PackResult, len(plans))
+	for i := range plans {
+		if len(plans) <= packLooks {
+			results[i].Objects, results[i].Err = n.archive.LookFor(ctx, plans[i].Plan)
+		}
+	}
+	return results
+}
+
+// pack writes the stretches.
 func (n *Node) pack(ctx context.Context, plans []archive.PackPlan) []archive.PackResult {
+	if len(plans) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	late := 0 // those of other nodes, which did not pack them, or made an object of one
@@ -245,11 +274,6 @@ func (t *thread) packable(s *protocol.Segment) bool {
 	return err == nil && bytes <= min(s.Limit/packShare, packLimit)
 }
 
-// packWait is how long a node of the stretch's rank leaves it to those before it to pack it.
-func (t *thread) packWait(s *protocol.Segment) protocol.Time {
-	return protocol.Time(s.Rank) * protocol.Time(t.n.cfg.FlushGrace+t.n.cfg.PackEvery)
-}
-
 // beginPacking takes a request.
 func (t *thread) beginPacking(req packRequest) {
 	t.packing = &packing{req: req}
@@ -297,11 +321,16 @@ func (t *thread) packLog(now protocol.Time, l *logPlan, p *packing, part *packPa
 		if e == nil || e.busy || now < e.next || len(e.objects) > 0 {
 			return
 		}
-		wait := t.packWait(&s)
+		due := func(wait protocol.Time) bool {
+			return s.Complete && e.complete != 0 && now >= e.complete+wait ||
+				s.FlushAge > 0 && s.Age >= s.FlushAge+protocol.Time(t.n.cfg.FlushGrace)+wait
+		}
+		early := false
 		switch {
-		case s.Complete && e.complete != 0 && now >= e.complete+wait:
-		case s.FlushAge > 0 && s.Age >= s.FlushAge+protocol.Time(t.n.cfg.FlushGrace)+wait:
-		case s.FlushAge > 0 && s.Age >= s.FlushAge/packEarly && s.Rank == 0:
+		case due(protocol.Time(s.Rank) * protocol.Time(t.n.cfg.FlushGrace+t.n.cfg.PackEvery)):
+		case s.Rank == 0 && s.FlushAge > 0 && s.Age >= s.FlushAge/packEarly:
+		case due(protocol.Time(s.Rank) * protocol.Time(t.n.cfg.FlushGrace)):
+			early = true
 		default:
 			return
 		}
@@ -312,7 +341,7 @@ func (t *thread) packLog(now protocol.Time, l *logPlan, p *packing, part *packPa
 		p.bytes += bytes
 		p.count++
 		e.busy = true
-		part.segs, part.keys = append(part.segs, s), append(part.keys, key)
+		part.segs, part.keys, part.early = append(part.segs, s), append(part.keys, key), append(part.early, early)
 	})
 }
 
