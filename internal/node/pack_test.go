@@ -62,21 +62,17 @@ func segmentPuts(x *trio) (n uint64) {
 func TestIdleLogsArePacked(t *testing.T) {
 	const logs = 200
 	x := startPacking(t, func(*Config) {})
+	x.store.down.Store(1 << 40) // until all logs have something, however long that takes here
 	ws := x.idleLogs(logs, 400)
-	for round := range protocol.LSN(2) {
-		for _, w := range ws {
-			x.archived(w.log, round+1)
-		}
-		if round == 0 {
-			x.appendEach(ws, 7)
-		}
+	x.appendEach(ws, 7)
+	before := x.store.puts.Load()
+	x.store.down.Store(0)
+	for _, w := range ws {
+		x.archived(w.log, 2)
 	}
-	// Of each node no more than one in PackEvery, and appending to all of them takes a few seconds.
-	if n := segmentPuts(x); n > logs/5 {
-		t.Errorf("%d PUTs for %d stretches", n, 2*logs)
-	}
-	if n := x.store.puts.Load(); n == 0 {
-		t.Error("no pack was written")
+	// Each node makes a pack of what is due of its logs; a few wait for the pause behind their last failure.
+	if n := x.store.puts.Load() - before; n == 0 || n > logs/5 {
+		t.Errorf("%d packs for %d logs", n, logs)
 	}
 	for _, w := range ws {
 		for lsn := protocol.LSN(1); lsn <= 2; lsn++ {
