@@ -216,6 +216,10 @@ func (c *Client) replaced(ctx context.Context, log string, recorded protocol.Ens
 	return sorted(out)
 }
 
+// tailBytes is what a node is asked to send of its tail with its answer to Open; it sends at most one datagram of it. More is read
+// over HTTP, from one node.
+const tailBytes = 16 << 10
+
 // openCall drives one protocol.Opener over UDP and HTTP.
 type openCall struct {
 	c      *Client
@@ -277,7 +281,7 @@ func (c *Client) newOpenCall(ctx context.Context, op string, rec *meta.LogRecord
 	deadline, _ := ctx.Deadline() // call has set one
 	o, err := protocol.NewOpener(protocol.OpenerConfig{
 		Log: rec.ID, Epoch: rec.Epoch, Recorded: recorded, Qw: recordedQw(rec, recorded, qw), History: rec.History, Trimmed: rec.TrimBefore - 1,
-		Lost: rec.LostRanges(), Loss: loss, Target: target, TargetQw: qw, Settings: settings(rec), BlockBytes: wire.BlockLimit(call.limit),
+		Lost: rec.LostRanges(), Loss: loss, Target: target, TargetQw: qw, Settings: settings(rec), BlockBytes: wire.BlockLimit(call.limit), TailBytes: tailBytes,
 		Deadline: protocol.Time(deadline.Sub(c.begin)),
 	})
 	if err != nil {
@@ -469,8 +473,13 @@ func (call *openCall) settle(now protocol.Time) {
 	wake := call.install != nil || call.look != nil || call.read != nil || over
 	next := call.o.NextTick()
 	job := call.c.jobs.get(call.c)
-	for _, s := range call.sends {
-		job = call.post(job, s)
+	for sends := call.sends; len(sends) > 0; {
+		n := 1
+		if len(sends) > 1 && readsTail(sends[1].Msg) && sends[1].To == sends[0].To {
+			n = 2
+		}
+		job = call.post(job, sends[:n])
+		sends = sends[n:]
 	}
 	clear(call.sends)
 	if !over {
@@ -486,14 +495,21 @@ func (call *openCall) settle(now protocol.Time) {
 	}
 }
 
-// post sends one message of an open: by UDP if it fits, over HTTP if it does not, and both ways from the second try on, so
-// that neither a path without UDP nor an answer that does not fit a datagram ends the open.
-func (call *openCall) post(job *sendJob, s protocol.OpenSend) *sendJob {
-	p := call.nodes[s.To]
+// readsTail reports whether a message is the read of a tail that goes with Open.
+func readsTail(m protocol.Message) bool {
+	f, ok := m.(*protocol.Fetch)
+	return ok && f.From == 0
+}
+
+// post sends one message of an open, or Open with the read of the tail, which need one packet and cost the node one forced
+// write: by UDP if it fits, over HTTP if it does not, and both ways from the second try on, so that neither a path without
+// UDP nor an answer that does not fit a datagram ends the open.
+func (call *openCall) post(job *sendJob, sends []protocol.OpenSend) *sendJob {
+	p := call.nodes[sends[0].To]
 	if p == nil {
 		return job
 	}
-	key := openKey{s.To, keyOf(s.Msg)}
+	key := openKey{sends[0].To, keyOf(sends[0].Msg)}
 	try := call.tries[key]
 	call.tries[key]++
 	if try > 1 {
@@ -504,7 +520,10 @@ func (call *openCall) post(job *sendJob, s protocol.OpenSend) *sendJob {
 	if place := p.node.place.Load(); place != nil && key.kind != wire.KindFetch {
 		pk := job.packet()
 		pk.w.Reset(pk.buf[:0], place.limit, call.c.cluster, 0)
-		if pk.w.Message(s.Msg) == nil {
+		if pk.w.Message(sends[0].Msg) == nil {
+			for _, s := range sends[1:] {
+				_ = pk.w.Message(s.Msg) // small; without it the opener asks again
+			}
 			addr := place.addr
 			if p.port != 0 {
 				addr = addr.WithPort(p.port)
@@ -514,8 +533,10 @@ func (call *openCall) post(job *sendJob, s protocol.OpenSend) *sendJob {
 		}
 	}
 	if !sent || try > 0 {
-		if err := p.courier.message(key.parcelKey, s.Msg); err != nil {
-			call.c.log.Error("btrlog: cannot encode a message of an open", "log", call.name, "node", string(s.To), "error", err)
+		for _, s := range sends {
+			if err := p.courier.message(keyOf(s.Msg), s.Msg); err != nil {
+				call.c.log.Error("btrlog: cannot encode a message of an open", "log", call.name, "node", string(s.To), "error", err)
+			}
 		}
 	}
 	return job

@@ -115,6 +115,52 @@ func TestTakeoverCostsTwoSwapsAndAppendsNone(t *testing.T) {
 	}
 }
 
+// TestTailComesWithThePromise: an open that finds a short tail sends no message over HTTP, which is where a recovery read goes:
+// the bytes come in the datagram of the promise, or in the one behind it.
+func TestTailComesWithThePromise(t *testing.T) {
+	c := newCluster(t, "n1", "n2", "n3")
+	c.create(c.client(), "orders", btrlog.LogOptions{})
+	dead, err := btrlog.Connect(t.Context(), btrlog.Config{Store: c.store, Logger: testLog(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := c.writer(dead, "orders")
+	fill(t, w, 10)
+	c.stop("n2")
+	c.stop("n3")
+	const tail = 12 // below what is told in one datagram
+	for i := range tail {
+		if _, err := w.Append(t.Context(), fmt.Appendf(nil, "tail %d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "n1 to hold the tail", func() bool { return c.holds("n1", 10+tail) })
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.start("n2")
+	next := c.client()
+	messages := func() uint64 { return c.nodes["n1"].Status().HTTP.Served + c.nodes["n2"].Status().HTTP.Served }
+	before := messages()
+	w = c.writer(next, "orders")
+	defer w.Close(t.Context())
+	info := w.Info()
+	if info.Repaired != tail || info.Recovered != 10+tail {
+		t.Errorf("recovered %d, repaired %d", info.Recovered, info.Repaired)
+	}
+	// What is not answered within 30 ms, for instance because the disk is busy, is sent again over HTTP too.
+	if n := messages() - before; n != 0 && info.Opened.Total() < 30*time.Millisecond {
+		t.Errorf("the open sent %d messages over HTTP, times %+v", n, info.Opened)
+	}
+	r := c.reader(next, "orders")
+	for i := range tail {
+		got, err := r.Read(t.Context(), btrlog.LSN(11+i), nil)
+		if err != nil || string(got) != fmt.Sprintf("tail %d", i) {
+			t.Errorf("LSN %d is %q, %v", 11+i, got, err)
+		}
+	}
+}
+
 func TestOneNodeDownAndBack(t *testing.T) {
 	c := newCluster(t, "n1", "n2", "n3")
 	client := c.client()

@@ -60,13 +60,14 @@ was broken.`,
 	f.Int("reopens", 0, "how many of the opens may be a live writer's own")
 	f.Int("states", 0, "give up after so many states; 0 is never")
 	opened := f.Bool("opened", false, "begin with a log that is open and active on every node")
+	tails := f.Bool("tails", false, "opens ask for the tail together with the promise, as clients do: more states")
 	symmetry := f.Bool("no-symmetry", false, "count worlds apart that differ only in the names of nodes")
 	rules := f.String("rules", "", "break the rule of this mutant, and find the shortest way to a violation")
 	verbose := f.BoolP("verbose", "v", false, "tell how far it is, on standard error")
 	var asJSON bool
 	jsonFlag(cmd, &asJSON, "the result as one JSON document")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		args := []string{"explore", fmt.Sprintf("-opened=%t", *opened), fmt.Sprintf("-no-symmetry=%t", *symmetry), "-rules=" + *rules, fmt.Sprintf("-v=%t", *verbose),
+		args := []string{"explore", fmt.Sprintf("-opened=%t", *opened), fmt.Sprintf("-tails=%t", *tails), fmt.Sprintf("-no-symmetry=%t", *symmetry), "-rules=" + *rules, fmt.Sprintf("-v=%t", *verbose),
 			fmt.Sprintf("-json=%t", asJSON)}
 		for _, n := range numbers {
 			args = append(args, fmt.Sprintf("-%s=%s", n, f.Lookup(n).Value))

@@ -95,7 +95,8 @@ const (
 
 func (k AckKind) String() string { return [...]string{"append", "activate", "watermark", "drop"}[k&3] }
 
-// Fetch is a recovery read of [From, To], refused unless the node promised Epoch (P2).
+// Fetch is a recovery read of [From, To], refused unless the node promised Epoch (P2). From zero is the node's own watermark or
+// archived-through, whichever is higher, plus one: the read of a tail that goes out with Open, when nothing is known of where it begins.
 type Fetch struct {
 	Log         LogID
 	Epoch       Epoch

@@ -23,7 +23,7 @@ var simKills = map[string]bool{
 	"FlushUncommitted": false, "NeverSealCut": false, "WatermarkFalls": false, "NoLossSkip": false, "KeepLostCopies": false, "LoseUnasked": false,
 	"TakeAppendsBelowPromise": true, "FetchWithoutPromise": false, "VoidFromStartOnly": true, "WatermarkBeforeActivate": false,
 	"BlankNodesVote": true, "IgnoreRecordedStart": true, "ActivateBeforeRecord": true, "NoCopyToNewcomers": true, "NoRepair": true,
-	"QuorumOfAbsents": false, "CommitOutOfOrder": true, "CountAnyIncarnation": false, "TrustForeignArchive": true, "DropBeforeArchived": true,
+	"QuorumOfAbsents": false, "TailOfAnyLabel": true, "CommitOutOfOrder": true, "CountAnyIncarnation": false, "TrustForeignArchive": true, "DropBeforeArchived": true,
 }
 
 // TestSimulationKillsMutants: a check that cannot fail is no check.

@@ -25,6 +25,8 @@ type OpenerConfig struct {
 	BlockBytes int
 	// FetchBytes bounds one recovery read; 0 means 1 MiB.
 	FetchBytes int
+	// TailBytes bounds what each recorded node sends of its tail beside its answer to Open; 0: none of them is asked to.
+	TailBytes int
 	// Lost are the LSNs that the record calls lost: there is nothing of them, and nothing to wait for.
 	Lost LostRanges
 	// Loss, if not nil, is the owner's consent to give up what cannot be had.
@@ -84,6 +86,9 @@ type contact struct {
 	active   bool       // it acknowledged Activate
 	acks     int        // units that it holds
 	refused  Status
+	tailReq  uint64   // the read of its tail that went out with Open; 0: none
+	awaited  bool     // and its answer is not here
+	tail     []Record // what it brought, ascending, payloads owned
 }
 
 // Opener is a takeover: fence, find the tail, repair, record, activate (paper 4.2; P2–P8). Drive it with Start, Handle,
@@ -240,8 +245,23 @@ func (o *Opener) Start(now Time) {
 	}
 }
 
+// sendOpen sends Open, and behind it to a recorded node the read of its tail: a recovery read like every other, refused
+// unless the promise was made before it. A driver that puts both into one packet saves the round trip of that read.
 func (o *Opener) sendOpen(n NodeID) {
 	o.out = append(o.out, OpenSend{n, &Open{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Req: uint64(o.cfg.Epoch), Name: o.cfg.Settings.Name}})
+	for i := range o.contacts {
+		c := &o.contacts[i]
+		if o.cfg.TailBytes == 0 || c.member.Node != n || !c.recorded || c.reply != nil {
+			continue
+		}
+		if c.tailReq == 0 {
+			o.req++
+			c.tailReq = o.req
+		}
+		c.awaited = true
+		o.out = append(o.out, OpenSend{n, &Fetch{Log: o.cfg.Log, Epoch: o.cfg.Epoch, Req: c.tailReq, Incarnation: c.member.Incarnation, To: MaxLSN,
+			MaxBytes: uint32(o.cfg.TailBytes)}})
+	}
 }
 
 func (o *Opener) contact(inc Incarnation) *contact {
@@ -276,6 +296,9 @@ func (o *Opener) Tick(now Time) {
 	}
 	o.rto = min(maxRTO, o.rto+o.rto/2)
 	o.resendAt = now + o.rto
+	for i := range o.contacts {
+		o.contacts[i].awaited = false // lost on the way
+	}
 	for _, n := range o.nodes {
 		// A node that answered is asked again when committed LSNs are neither found nor archived: it may have looked at the
 		// store since.

@@ -19,6 +19,9 @@ func (o *Opener) work() {
 			if !o.fetchTail() {
 				return
 			}
+			for i := range o.contacts {
+				o.contacts[i].tail = nil // what was needed of it is taken
+			}
 			o.cutPartialBatch()
 			o.planRepair()
 			o.stage = StageRepair
@@ -32,13 +35,16 @@ func (o *Opener) work() {
 	}
 }
 
-// fetchTail gets the bytes of [R, T], the highest label of each; it reports whether all are here.
+// fetchTail gets the bytes of [R, T], the highest label of each; it reports whether all are here. It asks for what did not come
+// with the answers to Open and is not on its way with one.
 func (o *Opener) fetchTail() bool {
+	if o.fetching == nil {
+		o.takeTails()
+	}
 	if len(o.fetched) == len(o.choices) {
 		return true
 	}
-	if o.fetching == nil {
-		rest := o.choices[len(o.fetched):]
+	if rest := o.choices[len(o.fetched):]; o.fetching == nil && !o.awaits(rest[0]) {
 		n := 1
 		for n < len(rest) && rest[n].label == rest[0].label {
 			n++
@@ -46,6 +52,53 @@ func (o *Opener) fetchTail() bool {
 		o.ask(rest[0].lsn, rest[n-1].lsn, rest[0].label, false)
 	}
 	return false
+}
+
+// takeTails takes the next records of [R, T] from what came with the answers to Open. A copy is a copy wherever it was read: two
+// records of one LSN under one label have the same bytes.
+func (o *Opener) takeTails() {
+next:
+	for _, want := range o.choices[len(o.fetched):] {
+		for i := range o.contacts {
+			c := &o.contacts[i]
+			at := sort.Search(len(c.tail), func(i int) bool { return c.tail[i].LSN >= want.lsn })
+			if c.reply != nil && at < len(c.tail) && c.tail[at].LSN == want.lsn && (c.tail[at].Label == want.label || o.cfg.Rules.TailOfAnyLabel) {
+				o.fetched = append(o.fetched, c.tail[at])
+				continue next
+			}
+		}
+		return
+	}
+}
+
+// awaits reports whether the bytes of a choice are to be expected with the tail of a node that has answered Open.
+func (o *Opener) awaits(want choice) bool {
+	for i := range o.contacts {
+		if c := &o.contacts[i]; c.awaited && c.reply != nil {
+			if _, ok := heldUntil(c.reply.Held, want.lsn, want.label); ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// onTail keeps what a node sent of its tail. Of a refusal, an older node's for instance, nothing comes but the end of the wait.
+func (o *Opener) onTail(c *contact, r *FetchReply) {
+	c.awaited = false
+	if r.Status == StatusOK && c.tail == nil && o.stage <= StageFetch {
+		for i := range r.Records {
+			rec := r.Records[i]
+			if n := len(c.tail); len(rec.Data) > MaxRecordBytes || n > 0 && rec.LSN <= c.tail[n-1].LSN {
+				break
+			}
+			rec.Data = append([]byte(nil), rec.Data...)
+			c.tail = append(c.tail, rec)
+		}
+	}
+	if o.stage == StageFetch {
+		o.work()
+	}
 }
 
 // ask sends a recovery read for [from, to]@label to a node that named from, and that was not tried in vain.
@@ -92,14 +145,23 @@ func heldUntil(held []Extent, x LSN, label Epoch) (LSN, bool) {
 func (o *Opener) onFetch(r *FetchReply) {
 	f := o.fetching
 	// The epoch too: requests are numbered within one open, and an answer to an earlier open of the same client may come late.
-	if f == nil || r.Log != o.cfg.Log || r.Epoch != o.cfg.Epoch || r.Req != f.req || r.Incarnation != f.inc {
+	if r.Log != o.cfg.Log || r.Epoch != o.cfg.Epoch {
 		return
 	}
-	o.fetching = nil
+	c := o.contact(r.Incarnation)
+	tail := c != nil && c.tailReq != 0 && r.Req == c.tailReq
+	if !tail && (f == nil || r.Req != f.req || r.Incarnation != f.inc) {
+		return
+	}
 	if r.Status == StatusFenced {
 		o.fail(fmt.Errorf("%w: a node promised epoch %d, this open has %d", ErrFenced, r.Promised, o.cfg.Epoch))
 		return
 	}
+	if tail {
+		o.onTail(c, r)
+		return
+	}
+	o.fetching = nil
 	next := f.from
 	for i := range r.Records {
 		rec := &r.Records[i]
@@ -116,7 +178,7 @@ func (o *Opener) onFetch(r *FetchReply) {
 		next++
 	}
 	if next == f.from {
-		if c := o.contact(r.Incarnation); r.Status == StatusOK && c.corrected(f.from, f.label, r) {
+		if r.Status == StatusOK && c.corrected(f.from, f.label, r) {
 			if f.copying {
 				o.work()
 			} else {

@@ -51,6 +51,8 @@ type Rules struct {
 	NoCopyToNewcomers bool
 	// NoRepair breaks P6: the tail is not written again before the writer opens.
 	NoRepair bool
+	// TailOfAnyLabel breaks P5: what came with the answers to Open counts as the copy that was chosen, whatever its label.
+	TailOfAnyLabel bool
 	// QuorumOfAbsents breaks P5 (X1): Qr absents outvote a copy.
 	QuorumOfAbsents bool
 	// CommitOutOfOrder breaks P9: the watermark jumps holes.

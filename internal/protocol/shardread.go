@@ -3,7 +3,7 @@ package protocol
 // maxRefs bounds the records of one reply.
 const maxRefs = 4096
 
-// fetch is the recovery read of P2.
+// fetch is the recovery read of P2. From zero it begins above what this node knows to be committed.
 func (s *Shard) fetch(from Peer, m *Fetch, out *Out) {
 	l := s.logs[m.Log]
 	r := &FetchReply{Log: m.Log, Epoch: m.Epoch, Req: m.Req, Incarnation: s.inc, From: m.From, Through: m.To}
@@ -19,12 +19,17 @@ func (s *Shard) fetch(from Peer, m *Fetch, out *Out) {
 		r.Status = StatusDeleted
 	case l.promised < m.Epoch && !s.rules.FetchWithoutPromise && !s.rules.ReadWithoutFence:
 		r.Status = StatusNotPromised
-	case m.From == 0 || m.From > m.To || m.To > MaxLSN:
+	case m.From > m.To || m.To == 0 || m.To > MaxLSN:
 		r.Status = StatusBad
 	default:
 		r.ArchivedThrough = l.archived
-		ro.Refs, r.Through = l.refs(m.From, m.To, m.Label)
-		r.Damaged = l.damagedAbove(m.From - 1)
+		if r.From == 0 {
+			r.From = l.committed() + 1
+		}
+		if r.From <= r.Through {
+			ro.Refs, r.Through = l.refs(r.From, m.To, m.Label)
+			r.Damaged = l.damagedAbove(r.From - 1)
+		}
 	}
 	if l != nil {
 		r.Promised = l.promised

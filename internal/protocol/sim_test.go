@@ -50,6 +50,9 @@ func newSim(seed uint64, rules Rules) *sim {
 	s.steps = 300 + s.rng.IntN(900)
 	s.settings.Window = uint32(2 + s.rng.IntN(14))
 	s.block = 16 + s.rng.IntN(100)
+	if s.tail = []int{0, 24, 1 << 10}[seed%3]; s.tail > 0 {
+		s.steps += s.steps / 3 // there are more messages to be delivered
+	}
 	s.deadline = Time(500+s.rng.IntN(4000)) * Millisecond
 	var names []string
 	for i := range s.n + 1 + s.rng.IntN(2) { // one or two spare nodes

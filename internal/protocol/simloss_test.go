@@ -166,7 +166,7 @@ func TestLossSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%d seeds: %d disasters survived, %d lost ranges, %d skips, %d commits of writers that were not fenced", *lossCount, losses, holes, skips, forks)
-	if n := *lossCount; losses < n/2 || holes < n/20 || skips < n/2 || forks < n/20 {
+	if n := *lossCount; losses < n/2 || holes < n/20 || skips < n/2 || forks < max(1, n/150) {
 		t.Errorf("the simulation does too little: %d disasters, %d lost ranges, %d skips, %d unfenced commits in %d seeds", losses, holes, skips, forks, n)
 	}
 }

@@ -89,6 +89,7 @@ type world struct {
 	events   []string
 	window   uint32
 	block    int
+	tail     int // bytes that are asked for with Open
 	deadline Time
 	out      Out
 	replies  int
@@ -355,7 +356,7 @@ func (w *world) open(c *client, target Ensemble, qw int, loss *AcceptLoss) error
 		target, qw = w.reg.ensemble, w.reg.qw
 	}
 	o, err := NewOpener(OpenerConfig{Log: testLog, Epoch: c.epoch, Recorded: w.reg.ensemble, Qw: w.reg.qw, History: w.reg.history,
-		Trimmed: w.reg.trimmed, Lost: w.reg.lost, Loss: loss, Target: target, TargetQw: qw, Settings: w.settings, BlockBytes: w.block, FetchBytes: 64,
+		Trimmed: w.reg.trimmed, Lost: w.reg.lost, Loss: loss, Target: target, TargetQw: qw, Settings: w.settings, BlockBytes: w.block, FetchBytes: 64, TailBytes: w.tail,
 		Deadline: w.now + w.deadline, Rules: w.rules})
 	if err != nil {
 		return err

@@ -263,7 +263,7 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 	}
 	op, err := protocol.NewOpener(protocol.OpenerConfig{
 		Log: rec.ID, Epoch: rec.Epoch, Recorded: recorded, Qw: rec.Options.Qw, History: rec.History, Trimmed: rec.TrimBefore - 1,
-		Target: target, TargetQw: rec.Options.Qw, BlockBytes: w.p.blockBytes, FetchBytes: 16 << 10, Deadline: deadline, Rules: w.mutant.Rules,
+		Target: target, TargetQw: rec.Options.Qw, BlockBytes: w.p.blockBytes, FetchBytes: 16 << 10, TailBytes: []int{0, 256, 16 << 10}[rec.Epoch%3], Deadline: deadline, Rules: w.mutant.Rules,
 		Settings: protocol.Settings{Name: l.name, Window: uint32(rec.Options.Window), SegmentBytes: uint64(rec.Options.SegmentBytes),
 			FlushAgeMS: uint32(rec.Options.FlushAge.Milliseconds())},
 	})

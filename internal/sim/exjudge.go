@@ -132,6 +132,9 @@ func (f *Explored) Text(o Exploration) string {
 	if o.Opened {
 		b.WriteString("it begins with an open log\n")
 	}
+	if o.Tails {
+		b.WriteString("tails are read with the promise\n")
+	}
 	fmt.Fprintf(&b, "states=%d steps=%d depth=%d parts=%d messages=%d opens=%d takeovers=%d commits=%d cpu=%.1fs\n", f.States, f.Steps, f.Depth, f.Parts, f.Letters, f.Opens, f.Takeovers, f.Commits, f.CPU.Seconds())
 	if f.Rule != "" {
 		fmt.Fprintf(&b, "VIOLATION %s: %s\nafter %d steps, a shortest way:\n", f.Rule, f.Message, len(f.Trace))

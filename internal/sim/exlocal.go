@@ -181,7 +181,12 @@ func (m *machine) stepNode(in input) (e effect, out []letter) {
 	}
 	msg := &m.x.letters[in.arg]
 	var o protocol.Out
-	m.shard.Step(exNow, protocol.Peer(msg.from), msg.m, &o)
+	if w, ok := msg.m.(openWithTail); ok {
+		m.shard.Step(exNow, protocol.Peer(msg.from), w.Open, &o)
+		m.shard.Step(exNow, protocol.Peer(msg.from), w.read, &o)
+	} else {
+		m.shard.Step(exNow, protocol.Peer(msg.from), msg.m, &o)
+	}
 	m.shard.Finish(&o)
 	for _, t := range o.Trims {
 		for r := range m.recs {
@@ -224,6 +229,9 @@ func (m *machine) stepNode(in input) (e effect, out []letter) {
 			if r.Status == protocol.StatusFenced || r.Status == protocol.StatusWrongIncarnation {
 				e.final = true
 				continue
+			}
+			if i > 0 {
+				l.m = promiseWithTail{out[len(out)-1].m.(*protocol.OpenReply), r} // the promise without it is in out too: it may be lost
 			}
 		}
 		out = append(out, l)
@@ -292,6 +300,10 @@ func (m *machine) stepClient(in input) (e effect, out []letter) {
 	switch in.kind {
 	case inStart, inReopen:
 		s := &x.starts[in.arg]
+		tail := 0
+		if x.o.Tails {
+			tail = 1 << 10
+		}
 		m.epoch, m.target, m.install = s.epoch, s.target, nil
 		if in.kind == inStart {
 			m.writer, m.given = nil, map[protocol.LSN]byte{}
@@ -299,7 +311,7 @@ func (m *machine) stepClient(in input) (e effect, out []letter) {
 			return e, nil
 		}
 		op, err := protocol.NewOpener(protocol.OpenerConfig{Log: exLog, Epoch: s.epoch, Recorded: s.recorded, Qw: x.o.Qw, History: s.history, Target: s.target,
-			TargetQw: x.o.Qw, BlockBytes: 1 << 10, Deadline: 1 << 60, Rules: x.o.Rules,
+			TargetQw: x.o.Qw, BlockBytes: 1 << 10, TailBytes: tail, Deadline: 1 << 60, Rules: x.o.Rules,
 			Settings: protocol.Settings{Name: "log", Window: 16, SegmentBytes: protocol.MinSegmentBytes}})
 		if err != nil {
 			e.bad = err.Error()
@@ -309,12 +321,19 @@ func (m *machine) stepClient(in input) (e effect, out []letter) {
 		op.Start(exNow)
 	case inMessage:
 		msg := x.letters[in.arg].m
+		var tail *protocol.FetchReply
+		if w, ok := msg.(promiseWithTail); ok {
+			msg, tail = w.OpenReply, w.read
+		}
 		if r, ok := msg.(*protocol.OpenReply); ok {
 			mine := *r // an opener keeps it, and notes there what it learns later
 			msg = &mine
 		}
 		if m.opener != nil {
 			m.opener.Handle(exNow, msg)
+			if tail != nil {
+				m.opener.Handle(exNow, tail)
+			}
 		}
 		if a, ok := msg.(*protocol.Ack); ok && m.writer != nil {
 			m.writer.HandleAck(exNow, a)
@@ -350,6 +369,11 @@ func (m *machine) pump(e *effect, out *[]letter, tick bool) {
 	from := x.o.Nodes + m.l.part
 	if o := m.opener; o != nil {
 		for _, s := range o.Sends(nil) {
+			if f, ok := s.Msg.(*protocol.Fetch); ok && f.From == 0 {
+				l := &(*out)[len(*out)-1] // Open, to the same node
+				l.m = openWithTail{l.m.(*protocol.Open), f}
+				continue
+			}
 			*out = append(*out, letter{m: s.Msg, from: from, to: int(s.To[0] - 'a'), epoch: m.epoch})
 		}
 		if i := o.PendingInstall(); i != nil {

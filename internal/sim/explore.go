@@ -23,6 +23,8 @@ type Exploration struct {
 	// Opened begins with a log that the first writer has opened, with every node active. It leaves out what goes wrong in the first open, and
 	// gets one open deeper with the same effort.
 	Opened bool
+	// Tails has the tail read with Open, as the client does; it makes many more states.
+	Tails bool
 	// NoSymmetry counts worlds apart that differ only in the names of nodes.
 	NoSymmetry bool
 	// classes, if not nil, gets what the states are up to the names of nodes, for a test of the reduction.

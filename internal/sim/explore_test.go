@@ -17,7 +17,8 @@ func TestExploreSmallWorlds(t *testing.T) {
 	if raced {
 		worlds = worlds[1:2] // one goroutine: the race detector finds nothing in more of them
 	} else {
-		worlds = append(worlds, Exploration{Nodes: 3, Qw: 2, Writers: 2, Records: 1, Crashes: 1, Wipes: 1})
+		worlds = append(worlds, Exploration{Nodes: 3, Qw: 2, Writers: 2, Records: 1, Crashes: 1, Wipes: 1},
+			Exploration{Nodes: 3, Qw: 2, Writers: 2, Records: 1, Tails: true})
 	}
 	for _, o := range worlds {
 		f := Explore(o)

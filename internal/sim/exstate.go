@@ -212,3 +212,15 @@ func (s *printSet) place(f fingerprint) int {
 	}
 	return i
 }
+
+// openWithTail is Open and the read of the tail in one packet, promiseWithTail the answers to both.
+type (
+	openWithTail struct {
+		*protocol.Open
+		read *protocol.Fetch
+	}
+	promiseWithTail struct {
+		*protocol.OpenReply
+		read *protocol.FetchReply
+	}
+)

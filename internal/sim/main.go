@@ -79,6 +79,7 @@ func mainExplore(args []string, stdout, stderr io.Writer) int {
 	f.IntVar(&o.Records, "records", 1, "how many records are appended")
 	f.IntVar(&o.Crashes, "crashes", 1, "how often a node dies and starts again")
 	f.IntVar(&o.Wipes, "wipes", 1, "how many disks are replaced by empty ones")
+	f.BoolVar(&o.Tails, "tails", false, "opens ask for the tail together with the promise, as clients do")
 	f.IntVar(&o.Damages, "damages", 0, "how many records on disks are damaged, 0 or 1")
 	f.IntVar(&o.Reopens, "reopens", 0, "how many of the opens may be a live writer's")
 	f.BoolVar(&o.Opened, "opened", false, "begin with a log that is open")
