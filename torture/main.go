@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 	"time"
 
@@ -70,6 +71,7 @@ func dispatch(args []string) error {
 	fs.StringVar(&o.name, "name", "bt", "name of the run, part of the names of its namespaces: two at a time need two names")
 	fs.BoolVar(&o.json, "json", false, "print the result as one JSON object on standard output, and the rest on standard error")
 	fs.BoolVar(&o.keep, "keep", false, "keep data, histories and messages of the processes; a run that fails keeps them always")
+	only := fs.String("only", "", "kinds of faults to draw from, with commas between them; all unless set")
 	fs.BoolVar(&o.dry, "plan", false, "print the schedule and end; needs neither root nor nodes")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -89,7 +91,15 @@ func dispatch(args []string) error {
 	if o.seed == 0 {
 		o.seed = uint64(time.Now().UnixNano()) % 1_000_000
 	}
-	p := makePlan(o.seed, o.duration, clockMoves)
+	var named []string
+	if *only != "" {
+		named = strings.Split(*only, ",")
+	}
+	from, err := kindsOf(named, clockMoves)
+	if err != nil {
+		return fmt.Errorf("%w: --only: %v", errUsage, err)
+	}
+	p := makePlan(o.seed, o.duration, from)
 	if o.dry {
 		p.print(os.Stdout)
 		return nil

@@ -117,8 +117,27 @@ type plan struct {
 	Faults   []fault       `json:"faults"`
 }
 
-// makePlan draws the schedule. Every kind comes once before any comes twice, a node kill first.
-func makePlan(seed uint64, duration time.Duration, moveClocks bool) plan {
+// kindsOf returns the kinds that a run can have: all, or those named, without clock jumps where clocks cannot be moved.
+func kindsOf(only []string, moveClocks bool) ([]kind, error) {
+	var out []kind
+	known := 0
+	for _, k := range kinds {
+		named := slices.Contains(only, string(k.kind))
+		if named {
+			known++
+		}
+		if (named || len(only) == 0) && (k.kind != clockJump || moveClocks) {
+			out = append(out, k.kind)
+		}
+	}
+	if known < len(only) || len(out) == 0 {
+		return nil, fmt.Errorf("kinds of faults are named that do not exist or cannot be had here: %v", only)
+	}
+	return out, nil
+}
+
+// makePlan draws the schedule. Every kind comes once before any comes twice, a node kill first if there are any.
+func makePlan(seed uint64, duration time.Duration, from []kind) plan {
 	p := plan{Seed: seed, Duration: duration}
 	r := rand.New(rand.NewPCG(seed, 1))
 	members := slices.Clone(allNodes[:3])
@@ -126,14 +145,9 @@ func makePlan(seed uint64, duration time.Duration, moveClocks bool) plan {
 	var deck []kind
 	for at := controlTime; ; {
 		if len(deck) == 0 {
-			for _, k := range kinds {
-				if k.kind != clockJump || moveClocks {
-					deck = append(deck, k.kind)
-				}
-			}
+			deck = slices.Clone(from)
 			r.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
-			if len(p.Faults) == 0 {
-				i := slices.Index(deck, nodeKill)
+			if i := slices.Index(deck, nodeKill); i >= 0 && len(p.Faults) == 0 {
 				deck[0], deck[i] = deck[i], deck[0]
 			}
 		}

@@ -229,20 +229,26 @@ func (k *row) add(w *window, l *history.Log) {
 	}
 }
 
-// longestGap between acknowledgements of one log that touches a window: the whole gap, but a control window's ends with it, for
-// what comes then is the fault's. n is how many acknowledgements fell into the window. stopped ends the last gap.
+// longestGap between acknowledgements of one log that touches a window: the whole gap, wherever it begins and ends. A control window's
+// are those that begin in it, and end with it: what comes before and behind is the faults'. n is how many acknowledgements fell into
+// the window. stopped ends the last gap.
 func longestGap(w *window, acks []int64, stopped int64) (gap time.Duration, n int) {
 	from := w.Start
+	if w.Kind == control {
+		from = 0
+	}
 	for i, t := range acks {
 		if t < w.Start {
-			from = t
+			if w.Kind != control {
+				from = t
+			}
 			continue
 		}
 		if w.Kind == control && t > w.End {
 			break
 		}
-		if i == 0 {
-			from = t // nothing was written before the first
+		if i == 0 || from == 0 {
+			from = t // nothing was written before the first; nothing counts before a control's
 		}
 		gap = max(gap, time.Duration(t-from))
 		from = t
@@ -254,6 +260,9 @@ func longestGap(w *window, acks []int64, stopped int64) (gap time.Duration, n in
 	end := w.End
 	if stopped != 0 {
 		end = min(end, stopped)
+	}
+	if from == 0 {
+		return 0, n
 	}
 	return max(gap, time.Duration(end-from)), n
 }
