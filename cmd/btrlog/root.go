@@ -40,7 +40,7 @@ func newRoot() *cobra.Command {
 	group(root)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return settle(cmd) }
 	grouped(root, "To begin", devCommand(), logCommand())
-	grouped(root, "Run a cluster, and look at it", nodeCommand(), clusterCommand(), nodesCommand(), configCommand())
+	grouped(root, "Run a cluster, and look at it", nodeCommand(), clusterCommand(), nodesCommand(), archiveCommand(), configCommand())
 	grouped(root, "Look inside, and test", lstCommand(), simCommand())
 	grouped(root, "About this program", versionCommand(), completionCommand())
 	root.SetHelpCommandGroupID("About this program")
@@ -191,6 +191,15 @@ func noArgs(_ *cobra.Command, args []string) error {
 		return usagef("unexpected argument %q", args[0])
 	}
 	return nil
+}
+
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usagef("unexpected argument %q after %s %q", args[1], what, args[0])
+		}
+		return nil
+	}
 }
 
 func oneArg(what string) cobra.PositionalArgs {

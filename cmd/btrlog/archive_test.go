@@ -1,0 +1,104 @@
+package main_test
+
+import (
+	"encoding/json"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/btrlog/btrlog/objstore"
+)
+
+// archived is a line of 'archive ls --json' and of 'archive verify --json'.
+type archived struct {
+	Log             string
+	Sound           bool
+	Copies, Doubles int
+	First, Through  uint64
+	Missing         []struct{ From, To uint64 }
+	Damaged         []string
+	Stretches       []struct {
+		First, Last uint64
+		Object      string
+		Packed      bool
+	}
+}
+
+func archivedOf(t *testing.T, res result, code int) (a archived) {
+	t.Helper()
+	if res.code != code {
+		t.Fatalf("code %d, want %d: %s", res.code, code, res.err)
+	}
+	if err := json.Unmarshal([]byte(res.out), &a); err != nil {
+		t.Fatalf("%q: %v", res.out, err)
+	}
+	return a
+}
+
+// What is archived is listed and found sound; what is then taken away or changed is found and named.
+func TestArchiveCommands(t *testing.T) {
+	c := mustCluster(t, filepath.Join(t.TempDir(), "cluster"))
+	nodes := []string{"--nodes", c.nodes()}
+	cmd := func(args ...string) result { t.Helper(); return run(t, "", append(args, nodes...)...) }
+	good(t, "", append([]string{"log", "create", "--segment", "64KiB", "orders"}, nodes...)...)
+	good(t, "", append([]string{"log", "create", "empty"}, nodes...)...)
+	lines := strings.Repeat(strings.Repeat("x", 999)+"\n", 500)
+	good(t, lines, append([]string{"log", "append", "orders"}, nodes...)...)
+	var ls archived
+	eventually(t, "six segments in the archive", func() bool {
+		ls = archivedOf(t, cmd("archive", "ls", "--json", "orders"), 0)
+		return len(ls.Stretches) >= 6
+	})
+	for _, args := range [][]string{{"archive", "ls"}, {"archive", "verify"}, {"archive", "verify", "--deep", "orders", "empty"}, {"archive", "ls", "orders"}} {
+		if out := good(t, "", append(args, nodes...)...); !strings.Contains(out, "RECORDS") || !strings.Contains(out, "LSN 1..") {
+			t.Errorf("%v: %q", args, out)
+		}
+	}
+	if v := archivedOf(t, cmd("archive", "verify", "--deep", "--json", "orders"), 0); !v.Sound || v.First != 1 || v.Through < ls.Through || v.Doubles != 0 || len(v.Missing)+len(v.Damaged) != 0 {
+		t.Errorf("%+v", v)
+	}
+	store, err := objstore.Open(t.Context(), c.Store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	s := ls.Stretches[2]
+	r, info, err := store.Get(t.Context(), s.Object, objstore.Range{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Delete(t.Context(), s.Object); err != nil {
+		t.Fatal(err)
+	}
+	v := archivedOf(t, cmd("archive", "verify", "--json", "orders"), 1)
+	if v.Sound || len(v.Missing) != 1 || v.Missing[0].From != s.First || v.Missing[0].To != s.Last {
+		t.Errorf("with %d..%d deleted: %+v", s.First, s.Last, v)
+	}
+	bad(t, cmd("archive", "verify"), 1, "missing or damaged")
+	flipped := append([]byte(nil), body...)
+	flipped[len(flipped)/2] ^= 1
+	if _, err := store.Put(t.Context(), s.Object, flipped, info.Metadata, objstore.Always()); err != nil {
+		t.Fatal(err)
+	}
+	if v := archivedOf(t, cmd("archive", "verify", "--json", "orders"), 0); !v.Sound {
+		t.Errorf("a listing does not show a changed byte: %+v", v)
+	}
+	if v := archivedOf(t, cmd("archive", "verify", "--deep", "--json", "orders"), 1); len(v.Damaged) != 1 || !strings.Contains(v.Damaged[0], s.Object) {
+		t.Errorf("with a changed byte: %+v", v)
+	}
+	if _, err := store.Put(t.Context(), s.Object, body, info.Metadata, objstore.Always()); err != nil {
+		t.Fatal(err)
+	}
+	// With the store itself, past the nodes.
+	if v := archivedOf(t, run(t, "", "archive", "verify", "--deep", "--json", "--store", c.Store, "orders"), 0); !v.Sound {
+		t.Errorf("%+v", v)
+	}
+	bad(t, cmd("archive", "ls", "nosuch"), 1, `"nosuch"`)
+	bad(t, cmd("archive", "ls", "a", "b"), 2, "unexpected argument")
+	bad(t, run(t, "", "archive", "verify", "--nodes", closedPort(t)), 1)
+}
