@@ -41,7 +41,7 @@ func newRoot() *cobra.Command {
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return settle(cmd) }
 	grouped(root, "To begin", devCommand(), logCommand())
 	grouped(root, "Run a cluster, and look at it", nodeCommand(), clusterCommand(), nodesCommand(), archiveCommand(), configCommand())
-	grouped(root, "Look inside, and test", lstCommand(), simCommand())
+	grouped(root, "Look inside, reckon and test", lstCommand(), costCommand(), simCommand())
 	grouped(root, "About this program", versionCommand(), completionCommand())
 	root.SetHelpCommandGroupID("About this program")
 	return root

@@ -32,6 +32,7 @@ var Table = []Row{
 	{Dir: "internal/storecount", May: []string{"metrics", "objstore"},
 		Why: "it counts requests to any store for any user"},
 	{Dir: "internal/sparselog", Tests: true, Why: "it writes fewer lines to a log, whatever they say"},
+	{Dir: "internal/cost", Tests: true, Std: []string{"net", "os"}, Why: "it calculates with what it is given"},
 	{Dir: "internal/protocol", Tests: true,
 		Why: "the protocol is a pure state machine that the node, the simulator and the explorer drive alike; return an output instead"},
 	{Dir: "internal/wire", May: []string{"internal/protocol"}, Std: []string{"net", "os"},
