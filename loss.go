@@ -2,7 +2,6 @@ package btrlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -110,38 +109,13 @@ func (call *openCall) lookForLoss(ctx context.Context, look *protocol.LSN, read 
 	if read != nil {
 		reply := &protocol.FetchReply{Log: call.id, Epoch: call.epoch, Req: read.Fetch.Req, Incarnation: read.Fetch.Incarnation, Status: protocol.StatusUnavailable}
 		if err == nil {
-			readForLoss(ctx, a.Reader(call.id), read, reply)
+			archive.Answer(ctx, a.Reader(call.id).Scan, read, reply)
 		}
 		call.mu.Lock()
 		call.o.Handle(call.c.now(), reply)
 		call.mu.Unlock()
 	}
 	call.settle(call.c.now())
-}
-
-// readForLoss reads copies from the archive as they would be served to a reader, into a segment of their own.
-func readForLoss(ctx context.Context, r *archive.Reader, ask *protocol.ArchiveRead, reply *protocol.FetchReply) {
-	f := &ask.Fetch
-	reply.From, reply.Through = f.From, f.To
-	wm := archive.Watermark{LSN: ask.B, Epoch: f.Epoch, History: ask.History}
-	off, next := uint64(0), f.From
-	for rec, err := range r.Scan(ctx, f.From, f.To, wm) {
-		if errors.Is(err, archive.ErrUnavailable) || ctx.Err() != nil {
-			return // asked again
-		}
-		if err != nil || rec.Label != f.Label {
-			reply.Damaged = []protocol.Range{{From: next, To: next}}
-			break
-		}
-		reply.Records = append(reply.Records, protocol.Record{LSN: rec.LSN, Label: rec.Label, More: rec.More, SegStart: f.From, SegOff: off, Data: slices.Clone(rec.Data)})
-		off += uint64(protocol.EncodedSize(len(rec.Data)))
-		next = rec.LSN + 1
-		if off >= uint64(f.MaxBytes) {
-			reply.Through = rec.LSN
-			break
-		}
-	}
-	reply.Status = protocol.StatusOK
 }
 
 // noteLoss tells the operator what an open has given up.

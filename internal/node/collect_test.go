@@ -33,7 +33,6 @@ func TestRetentionGoesByTheStoresClock(t *testing.T) {
 	w.cLSN = 4
 	c.ack(w.watermark(c.inc, 4), protocol.StatusOK)
 	eventually(t, "the segment to be archived", func() bool { l, _ := logAt(n, w.log); return l.ArchivedThrough == 4 })
-	n.collector.done = make(map[protocol.LogID]protocol.LSN)
 	trimmed := func(round uint64) protocol.LSN {
 		t.Helper()
 		n.collect(ctx, round)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/btrlog/btrlog/internal/archive"
-	"github.com/btrlog/btrlog/internal/meta"
+	"github.com/btrlog/btrlog/internal/collect"
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/shard"
 	"github.com/btrlog/btrlog/lst"
@@ -129,29 +129,11 @@ func (j *job) run(ctx context.Context, n *Node) report {
 	defer cancel()
 	r := report{key: j.key}
 	if j.key.label == 0 {
-		r.objects, r.err = n.look(ctx, j.key.log, j.key.first)
+		r.objects, r.err = collect.Look(ctx, n.archive, n.catalog, j.key.log, j.key.first)
 	} else {
 		r.objects, r.err = n.archive.Flush(ctx, j.seg, records(j.view, j.seg))
 	}
 	return r
-}
-
-// look finds what the store has of a log above an LSN. What is trimmed needs no object (P3: every *untrimmed* LSN): it counts
-// as one, under the epoch of the record that says so, which raises no watermark of a node that missed that epoch.
-func (n *Node) look(ctx context.Context, log protocol.LogID, after protocol.LSN) ([]protocol.ArchivedObject, error) {
-	objects, err := n.archive.Look(ctx, log, after)
-	if err != nil {
-		return nil, err
-	}
-	switch rec, err := n.catalog.LoadByID(ctx, log); {
-	case errors.Is(err, meta.ErrDeleted) || errors.Is(err, meta.ErrNotFound):
-	case err != nil:
-		return nil, err
-	case rec.Record.TrimBefore > after+1:
-		through := rec.Record.TrimBefore - 1
-		objects = append(objects, protocol.ArchivedObject{Label: rec.Record.Epoch, First: 1, Last: through, CLSN: through})
-	}
-	return objects, nil
 }
 
 // records yields the records of a stretch as the archive takes them. It may be run more than once.

@@ -117,7 +117,7 @@ func (n *Node) Metrics() []ours.Family {
 	l.Add(mCollected, float64(g.Deleted), "deleted")
 	l.Add(mCollected, float64(g.Expired), "expired")
 	l.Add(mCollected, float64(g.Failed), "failed")
-	l.Add(mCollected, float64(n.collector.forgotten.Load()), "forgotten")
+	l.Add(mCollected, float64(n.collector.Counts().Forgotten), "forgotten")
 	p := n.packer.status()
 	l.Add(mPacks, float64(p.Packs), "written")
 	l.Add(mPacks, float64(p.Packed), "stretches")

@@ -183,6 +183,7 @@ func (n *Node) start(ctx, background context.Context) error {
 		})
 	}
 	n.flusher.start(background, n, n.cfg.FlushWorkers)
+	n.collector.Collector = n.newCollector()
 	n.collector.wg.Go(func() { n.collectLoop(background) })
 	if n.packing() {
 		n.flusher.wg.Go(func() { n.packLoop(background) })
