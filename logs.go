@@ -273,7 +273,10 @@ func (c *Client) Delete(ctx context.Context, name string) error {
 			return c.finish(op, name, err)
 		}
 	}
-	if err := c.cat.Delete(ctx, name, rec.ID); err != nil {
+	// Only while the token stands: who opened the log since is not fenced by this promise.
+	if err := c.cat.Delete(ctx, name, rec.Owner()); errors.Is(err, meta.ErrFenced) {
+		return &Error{Kind: ErrUnavailable, Op: op, Log: name, Epoch: Epoch(rec.Epoch), Retryable: true, Err: errors.New("the log was opened meanwhile")}
+	} else if err != nil {
 		return c.finish(op, name, err)
 	}
 	// The tombstone comes before Drop. Reversed, a crash in between would leave a log whose copies are gone.

@@ -22,14 +22,11 @@ import (
 )
 
 const (
-	// Thorough is how many rounds apart a log is listed although its trim point has not moved: for what stalled flushers left.
-	Thorough = 61 // a prime, so that it is the turn of each of the log's nodes
-	// OrphanRounds is how many rounds apart a node lists all logs of the archive, for those of deleted logs that no node knows
-	// any more.
-	OrphanRounds = 128
+	defaultThorough = 61
+	defaultOrphans  = 128
 )
 
-// Config of a Collector. All fields but Rules are required.
+// Config of a Collector. The functions are required.
 type Config struct {
 	Incarnation protocol.Incarnation // whose turns these are
 	Catalog     *meta.Catalog
@@ -42,8 +39,17 @@ type Config struct {
 	Bound func(context.Context) (context.Context, context.CancelFunc)
 	// Forget drops the state of a log that does not exist.
 	Forget func(Known)
+	// Deleted drops what a shard holds of a log that is deleted. It may not have heard of that, and would archive what it holds, and hold
+	// it, for ever.
+	Deleted func(Known)
 	// Failed is told what could not be finished, and will be tried again.
 	Failed func(protocol.LogID, error)
+	// Thorough is how many rounds apart a log is listed although its trim point has not moved: for what stalled flushers left. It should
+	// be a prime, so that it is the turn of each of the log's nodes; zero is 61.
+	Thorough uint64
+	// Orphans is how many rounds apart a node lists all logs of the archive, for those of deleted logs that no node knows any
+	// more; zero is 128.
+	Orphans uint64
 	// Rules are broken by the simulator alone.
 	Rules Rules
 }
@@ -90,6 +96,12 @@ type Counts struct {
 
 // New returns a Collector that has done nothing yet.
 func New(cfg Config) *Collector {
+	if cfg.Thorough == 0 {
+		cfg.Thorough = defaultThorough
+	}
+	if cfg.Orphans == 0 {
+		cfg.Orphans = defaultOrphans
+	}
 	return &Collector{cfg: cfg, done: make(map[protocol.LogID]protocol.LSN)}
 }
 
@@ -119,7 +131,7 @@ func (c *Collector) Round(ctx context.Context, round uint64, logs []Known) error
 		if !c.turn(l, round) {
 			continue
 		}
-		if err := c.Note(ctx, l.ID, c.log(ctx, l, (round+uint64(l.ID))%Thorough == 0)); err != nil {
+		if err := c.Note(ctx, l.ID, c.log(ctx, l, (round+uint64(l.ID))%c.cfg.Thorough == 0)); err != nil {
 			return err
 		}
 	}
@@ -128,7 +140,7 @@ func (c *Collector) Round(ctx context.Context, round uint64, logs []Known) error
 			delete(c.done, id)
 		}
 	}
-	if round%OrphanRounds == uint64(c.cfg.Incarnation)%OrphanRounds {
+	if round%c.cfg.Orphans == uint64(c.cfg.Incarnation)%c.cfg.Orphans {
 		for id, err := range c.cfg.Archive.LogIDs(ctx) {
 			if err == nil && !seen[id] {
 				err = c.log(ctx, Known{ID: id, Deleted: true}, true)
@@ -177,7 +189,7 @@ func (c *Collector) log(ctx context.Context, l Known, thorough bool) error {
 	thorough = thorough && !c.cfg.Rules.NeverAgain
 	id := l.ID
 	const all = protocol.MaxLSN + 1
-	if c.done[id] == all && !thorough { // a deleted log never comes back
+	if c.done[id] == all && l.Deleted && !thorough { // a deleted log never comes back
 		return nil
 	}
 	log, err := meta.Log{}, error(meta.ErrNotFound)
@@ -189,6 +201,9 @@ func (c *Collector) log(ctx context.Context, l Known, thorough bool) error {
 	}
 	switch {
 	case errors.Is(err, meta.ErrDeleted):
+		if !l.Deleted {
+			c.cfg.Deleted(l)
+		}
 		return c.below(ctx, id, all)
 	case errors.Is(err, meta.ErrNotFound):
 		return nil // its creator may be on his way

@@ -253,9 +253,11 @@ func (c *Catalog) names(ctx context.Context, w what, dir, prefix string) iter.Se
 	}
 }
 
-// Delete turns the log's record into a tombstone. id guards against deleting a log that was made under the name meanwhile; zero
-// means whatever log has it now. Errors: ErrNotFound if there is no such log, also because it is deleted already; ErrUnavailable; ErrUnknown.
-func (c *Catalog) Delete(ctx context.Context, name string, id protocol.LogID) error {
+// Delete turns the log's record into a tombstone. The owner's ID guards against deleting a log that was made under the name meanwhile; zero
+// means whatever log has it now. If its epoch is not zero, the owner must still stand: one who has fenced the log's nodes and then writes a
+// tombstone over the reign of a later opener would leave a writer whose appends go on being acknowledged. Errors: ErrNotFound if there
+// is no such log, also because it is deleted already; ErrFenced; ErrUnavailable; ErrUnknown.
+func (c *Catalog) Delete(ctx context.Context, name string, o Owner) error {
 	w := logWhat("delete", name)
 	if err := CheckName(name); err != nil {
 		return w.err(ErrInvalid, err)
@@ -265,8 +267,10 @@ func (c *Catalog) Delete(ctx context.Context, name string, id protocol.LogID) er
 		switch {
 		case tried != 0 && (old == nil || old.ID != tried || old.State == Deleted):
 			return nil, nil
-		case old == nil || old.State == Deleted || (id != 0 && old.ID != id):
+		case old == nil || old.State == Deleted || (o.ID != 0 && old.ID != o.ID):
 			return nil, w.err(ErrNotFound, nil)
+		case o.Epoch != 0 && old.Owner() != o:
+			return nil, fenced(w, old)
 		}
 		tried = old.ID
 		next := old.clone()

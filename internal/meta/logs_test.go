@@ -86,7 +86,7 @@ func TestEveryFaultOnEveryStep(t *testing.T) {
 					t.Fatalf("record %+v", got)
 				}
 				strike("logs/")
-				if err := c.Delete(t.Context(), "orders", id); err != nil {
+				if err := c.Delete(t.Context(), "orders", Owner{ID: id}); err != nil {
 					t.Fatal(err)
 				}
 				w.store.Release(t.Context())
@@ -218,7 +218,7 @@ func TestFencedOwner(t *testing.T) {
 	in.Start = 5
 	_, err = b.Install(t.Context(), "l", in)
 	wantKind(t, "another start for an installed epoch", err, ErrInvalid)
-	if err := b.Delete(t.Context(), "l", 0); err != nil {
+	if err := b.Delete(t.Context(), "l", Owner{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = b.Install(t.Context(), "l", in)
@@ -379,10 +379,10 @@ func TestIDsAreNeverReused(t *testing.T) {
 				t.Fatalf("round %d: id %v again", i, l.Record.ID)
 			}
 			ids[l.Record.ID] = true
-			if err := c.Delete(t.Context(), name, l.Record.ID); err != nil {
+			if err := c.Delete(t.Context(), name, Owner{ID: l.Record.ID}); err != nil {
 				t.Fatal(err)
 			}
-			wantKind(t, "second delete", c.Delete(t.Context(), name, l.Record.ID), ErrNotFound)
+			wantKind(t, "second delete", c.Delete(t.Context(), name, Owner{ID: l.Record.ID}), ErrNotFound)
 		}
 	}
 	for id := range ids {
@@ -429,7 +429,7 @@ func TestRaceOfCreators(t *testing.T) {
 		if winners != 1 {
 			t.Fatalf("round %d: %d creators won", round, winners)
 		}
-		if err := w.catalog(99).Delete(t.Context(), "l", 0); err != nil {
+		if err := w.catalog(99).Delete(t.Context(), "l", Owner{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -444,7 +444,7 @@ func TestLogs(t *testing.T) {
 	for _, n := range []string{"b", "a", "a-2", "a.1", "broken", "gone"} {
 		mustCreate(t, c, n)
 	}
-	if err := c.Delete(t.Context(), "gone", 0); err != nil {
+	if err := c.Delete(t.Context(), "gone", Owner{}); err != nil {
 		t.Fatal(err)
 	}
 	w.rewrite("c1/logs/broken.json", `"live"`, `"dead"`)
@@ -464,5 +464,30 @@ func TestLogs(t *testing.T) {
 	}
 	if got, want := strings.Join(list("a."), " "), "a.1"; got != want {
 		t.Fatalf("logs %s, want %s", got, want)
+	}
+}
+
+// TestDeleteWhileTheOwnerStands: who took the token to delete a log, and was overtaken by an open, deletes nothing: the opener's writer
+// would go on, and its appends with it (R11).
+func TestDeleteWhileTheOwnerStands(t *testing.T) {
+	c := newWorld(t, 1).catalog(7)
+	l := mustCreate(t, c, "l")
+	first, err := c.RaiseEpoch(t.Context(), "l", Raise{Nonce: "deleter"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := c.RaiseEpoch(t.Context(), "l", Raise{Nonce: "opener"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, "delete by an owner that was overtaken", c.Delete(t.Context(), "l", first.Record.Owner()), ErrFenced)
+	if _, err := c.Load(t.Context(), "l"); err != nil {
+		t.Fatalf("the log is gone: %v", err)
+	}
+	if err := c.Delete(t.Context(), "l", second.Record.Owner()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.LoadByID(t.Context(), l.Record.ID); !errors.Is(err, ErrDeleted) {
+		t.Fatalf("load of a deleted log: %v", err)
 	}
 }

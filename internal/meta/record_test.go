@@ -129,7 +129,7 @@ func TestBadRecordsAreKept(t *testing.T) {
 		wantKind(t, "create", err, bad.kind)
 		_, err = c.RaiseEpoch(t.Context(), "l", Raise{Nonce: "n"})
 		wantKind(t, "raise", err, bad.kind)
-		wantKind(t, "delete", c.Delete(t.Context(), "l", 0), bad.kind)
+		wantKind(t, "delete", c.Delete(t.Context(), "l", Owner{}), bad.kind)
 		after, _, _ := objstore.ReadAll(t.Context(), w.store, "c1/logs/l.json", 1<<20)
 		if string(before) != string(after) {
 			t.Fatal("a record that could not be read was changed")
@@ -371,7 +371,7 @@ func TestNames(t *testing.T) {
 		wantKind(t, "load", err, ErrInvalid)
 		_, err = c.RaiseEpoch(t.Context(), bad, Raise{Nonce: "n"})
 		wantKind(t, "raise", err, ErrInvalid)
-		wantKind(t, "delete", c.Delete(t.Context(), bad, 0), ErrInvalid)
+		wantKind(t, "delete", c.Delete(t.Context(), bad, Owner{}), ErrInvalid)
 	}
 	if c.Requests() != (Requests{}) {
 		t.Fatalf("bad names cost requests: %+v", c.Requests())

@@ -56,11 +56,8 @@ func (n *Node) newCollector() *collect.Collector {
 		Bound: func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return context.WithTimeout(ctx, collectTimeout)
 		},
-		Forget: func(l collect.Known) {
-			t := n.threads[l.Shard]
-			t.inbox.report(report{key: planKey{log: l.ID}, forget: l.Promised})
-			t.loop.Wake()
-		},
+		Forget:  func(l collect.Known) { n.threads[l.Shard].tell(report{key: planKey{log: l.ID}, forget: l.Promised}) },
+		Deleted: func(l collect.Known) { n.threads[l.Shard].tell(report{key: planKey{log: l.ID}, deleted: true}) },
 		Failed: func(id protocol.LogID, err error) {
 			c := &n.collector
 			c.mu.Lock()

@@ -54,3 +54,38 @@ func TestRetentionGoesByTheStoresClock(t *testing.T) {
 		t.Fatalf("after two hours trimmed before LSN %d, want 5", at)
 	}
 }
+
+// A node that did not hear of a deletion reads of it in the metadata, drops what it holds, and takes nothing more (R11); else it would
+// hold it for ever, and archive again and again what is deleted from the archive.
+func TestNodeLearnsOfADeletionThatItDidNotHear(t *testing.T) {
+	cfg := testConfig(t, "a", memory.New(memory.Options{}))
+	cfg.CollectEvery, cfg.FlushGrace = -1, 20*time.Millisecond
+	n := startNode(t, cfg)
+	ctx := context.Background()
+	o := meta.DefaultOptions()
+	o.N, o.Qw = 1, 1
+	log, err := n.catalog.Create(ctx, "orders", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, c := newWriter(log.Record.ID), dial(t, n)
+	w.set.Name, w.set.Qw, w.set.Peers = "orders", 1, []protocol.Incarnation{c.inc}
+	c.begin(w)
+	c.ack(to(c.inc, w.append(4, 100)), protocol.StatusOK)
+	n.collect(ctx, 1)
+	if l, _ := logAt(n, w.log); l.Deleted || l.Highest != 4 {
+		t.Fatalf("the node has dropped a log that nobody deleted: %+v", l)
+	}
+	if err := n.catalog.Delete(ctx, "orders", meta.Owner{ID: log.Record.ID}); err != nil {
+		t.Fatal(err)
+	}
+	n.collect(ctx, 2)
+	eventually(t, "the node to drop the log", func() bool { l, _ := logAt(n, w.log); return l.Deleted && l.Highest == 0 })
+	c.ack(to(c.inc, w.append(1, 100)), protocol.StatusDeleted)
+	for round := uint64(3); round < 200; round++ { // thorough ones among them
+		n.collect(ctx, round)
+	}
+	if s := n.collector.status(); s.Failed != 0 {
+		t.Fatalf("collection failed: %s", s.LastError)
+	}
+}

@@ -60,6 +60,7 @@ type report struct {
 	key     planKey
 	objects []protocol.ArchivedObject
 	err     error
+	deleted bool            // the log of key is deleted
 	forget  protocol.Epoch  // not zero: the log of key does not exist, and this is what it was promised
 	learned bool            // objects are what a pack of another node holds of the log of key
 	early   bool            // it was only looked for

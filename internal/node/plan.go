@@ -231,6 +231,12 @@ func (t *thread) dispatch(e *planned, j job) bool {
 	}
 }
 
+// tell hands a report to the thread.
+func (t *thread) tell(r report) {
+	t.inbox.report(r)
+	t.loop.Wake()
+}
+
 // reported takes a worker's report into the batch.
 func (t *thread) reported(now protocol.Time, r *report) {
 	if r.taken != nil {
@@ -242,6 +248,9 @@ func (t *thread) reported(now protocol.Time, r *report) {
 		return
 	case r.learned:
 		t.learned(now, r)
+		return
+	case r.deleted:
+		t.core.Deleted(r.key.log)
 		return
 	case r.forget != 0:
 		t.core.Forget(r.key.log, r.forget)

@@ -15,3 +15,21 @@ func (s *Shard) Forget(log LogID, promised Epoch, out *Out) bool {
 	out.Forgotten = append(out.Forgotten, log)
 	return true
 }
+
+// Deleted drops what is held of a log that is deleted, as Drop does: the driver has read of the deletion in the metadata, because the
+// node did not hear of it. Nobody can open the log any more, so its promise does not matter.
+func (s *Shard) Deleted(log LogID, out *Out) {
+	if l := s.logs[log]; l != nil && !l.deleted {
+		s.empty(l, out)
+	}
+}
+
+// empty drops the copies of a log, and keeps that it was deleted: late appends are refused (R11).
+func (s *Shard) empty(l *nodeLog, out *Out) {
+	l.deleted = true
+	for i := range l.held {
+		out.Trims = append(out.Trims, Trim{Log: l.id, Label: l.held[i].label, Whole: true})
+	}
+	l.held, l.damaged, l.oldest = nil, nil, 0
+	s.mark(l, out)
+}

@@ -583,12 +583,8 @@ func (s *Shard) drop(from Peer, m *Drop, out *Out) {
 		a.Status = StatusOverloaded
 	default:
 		l = s.logs[m.Log]
-		l.promised, l.deleted = m.Epoch, true
-		for i := range l.held {
-			out.Trims = append(out.Trims, Trim{Log: l.id, Label: l.held[i].label, Whole: true})
-		}
-		l.held, l.damaged, l.oldest = nil, nil, 0
-		s.mark(l, out)
+		l.promised = m.Epoch
+		s.empty(l, out)
 	}
 	s.ack(from, m.Incarnation, l, a, out)
 }

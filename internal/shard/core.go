@@ -203,6 +203,16 @@ func (c *Core) Forget(log protocol.LogID, promised protocol.Epoch) {
 	c.machine.Forget(log, promised, &c.out)
 }
 
+// Deleted drops what is held of a log that is deleted (see protocol.Shard.Deleted).
+func (c *Core) Deleted(log protocol.LogID) {
+	if c.err != nil {
+		return
+	}
+	c.begin()
+	c.machine.Deleted(log, &c.out)
+	c.drain()
+}
+
 // Release drops what is archived, the window included, of logs that took no append for at least idle.
 func (c *Core) Release(now protocol.Time, idle protocol.Time) {
 	if c.err != nil {

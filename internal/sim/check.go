@@ -2,7 +2,9 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/btrlog/btrlog/internal/protocol"
 )
@@ -14,12 +16,21 @@ type checker struct {
 	logs  map[protocol.LogID]*logHistory
 	fail  func(rule string, format string, args ...any)
 	count *counters
+	// record returns the trim point and the lost ranges on record, past all faults; a log that is deleted has neither.
+	record func(protocol.LogID) (trimBefore protocol.LSN, lost protocol.LostRanges)
 }
 
 // logHistory is one log with its judges.
 type logHistory struct {
 	name  string
 	acked protocol.LSN // highest LSN that a writer was told is committed
+
+	trimAsked protocol.LSN            // the highest trim point that a client asked for
+	expired   protocol.LSN            // the highest that retention moved it to
+	lost      protocol.LostRanges     // all that was ever on record
+	consents  map[protocol.Epoch]bool // epochs whose opens had their owner's consent to lose what is missing
+	dead      bool                    // its deletion has been told; what is given out from here on is never acknowledged
+	late      map[protocol.LSN]bool   // what was given out after that
 
 	s1 stays
 	s2 unique
@@ -49,7 +60,75 @@ type complaint string
 func complain(format string, args ...any) complaint { return complaint(fmt.Sprintf(format, args...)) }
 
 func newChecker(count *counters, fail func(rule, format string, args ...any)) *checker {
-	return &checker{logs: map[protocol.LogID]*logHistory{}, fail: fail, count: count}
+	return &checker{logs: map[protocol.LogID]*logHistory{}, fail: fail, count: count,
+		record: func(protocol.LogID) (protocol.LSN, protocol.LostRanges) { return 1, nil }}
+}
+
+// accepted returns the range in which lsn was lost with its owner's consent. Nothing is promised of it any more; not either to one who
+// has not read the record since.
+func (h *logHistory) accepted(lsn protocol.LSN) (protocol.Lost, bool) {
+	if len(h.consents) == 0 {
+		return protocol.Lost{}, false
+	}
+	l, ok := h.lost.At(lsn)
+	return l, ok && h.consents[l.Epoch]
+}
+
+// recorded notes what a version of the log's record calls lost. A trim lets the record forget what is below it.
+func (h *logHistory) recorded(lost protocol.LostRanges) {
+	for _, l := range lost {
+		if _, ok := h.lost.At(l.From); !ok {
+			h.lost = append(h.lost, l)
+			slices.SortFunc(h.lost, func(a, b protocol.Lost) int { return cmp.Compare(a.From, b.From) })
+		}
+	}
+}
+
+// consented notes that an open of an epoch may lose what is missing.
+func (c *checker) consented(log protocol.LogID, epoch protocol.Epoch) {
+	h := c.log(log)
+	if h.consents == nil {
+		h.consents = map[protocol.Epoch]bool{}
+	}
+	h.consents[epoch] = true
+}
+
+// trimming notes that somebody asks for a trim.
+func (c *checker) trimming(log protocol.LogID, before protocol.LSN) {
+	h := c.log(log)
+	h.trimAsked = max(h.trimAsked, before)
+}
+
+// deleted notes that a client was told that the log is deleted.
+func (c *checker) deleted(log protocol.LogID) {
+	h := c.log(log)
+	h.dead, h.late = true, map[protocol.LSN]bool{}
+}
+
+// dataLoss notes that a reader was told that lsn is lost, by the log's record.
+func (c *checker) dataLoss(log protocol.LogID, lsn protocol.LSN, who string) {
+	h := c.log(log)
+	c.count.add(&c.count.LossReads)
+	if _, ok := h.accepted(lsn); !ok {
+		c.fail("A5", "log %s: %s was told that LSN %d is lost, and nobody has accepted that", h.name, who, lsn)
+	}
+}
+
+// trimmedRead notes that a reader was told that lsn is trimmed.
+func (c *checker) trimmedRead(log protocol.LogID, lsn protocol.LSN, who string) {
+	h := c.log(log)
+	c.count.add(&c.count.TrimmedReads)
+	if lsn >= max(h.trimAsked, h.expired) {
+		c.fail("A5", "log %s: %s was told that LSN %d is trimmed, and nobody asked for more than %d, nor did the retention trim more than %d", h.name, who, lsn, h.trimAsked, h.expired)
+	}
+}
+
+// resurrected notes that a node that has activated an epoch still serves what was recorded as lost at that one or before.
+func (c *checker) resurrected(log protocol.LogID, lsn protocol.LSN, activated protocol.Epoch, who string) {
+	h := c.log(log)
+	if l, ok := h.accepted(lsn); ok && activated >= l.Epoch {
+		c.fail("P5", "log %s: LSN %d was recorded as lost at epoch %d, and %s at epoch %d serves it", h.name, lsn, l.Epoch, who, activated)
+	}
 }
 
 func (c *checker) log(id protocol.LogID) *logHistory {
@@ -75,12 +154,19 @@ func (c *checker) gave(log protocol.LogID, epoch protocol.Epoch, lsn protocol.LS
 	t := told{bytes.Clone(data), "", epoch}
 	h.s3.gave(lsn, t)
 	h.s4.gave(lsn, t)
+	if h.dead {
+		h.late[lsn] = true
+		c.count.add(&c.count.LateForDeleted)
+	}
 }
 
 // acked notes that a writer was told that lsn is committed.
 func (c *checker) acked(log protocol.LogID, epoch protocol.Epoch, lsn protocol.LSN, data []byte, who string) {
 	h := c.log(log)
 	c.count.add(&c.count.Commits)
+	if h.late[lsn] {
+		c.fail("A5", "log %s: LSN %d was given out after the log was deleted, and acknowledged to %s", h.name, lsn, who)
+	}
 	t := told{bytes.Clone(data), who, epoch}
 	c.report(h, "S2", h.s2.acked(lsn, t))
 	c.report(h, "S1", h.s1.acked(lsn, t))
@@ -93,6 +179,9 @@ func (c *checker) acked(log protocol.LogID, epoch protocol.Epoch, lsn protocol.L
 // read notes that a reader returned a record.
 func (c *checker) read(log protocol.LogID, lsn protocol.LSN, data []byte, who string) {
 	h := c.log(log)
+	if _, ok := h.accepted(lsn); ok {
+		return
+	}
 	c.report(h, "S1", h.s1.read(lsn, data, who))
 	c.report(h, "S3", h.s3.read(lsn, data, who))
 	c.report(h, "S4", h.s4.read(lsn, data, who))
@@ -124,17 +213,47 @@ func (c *checker) watermark(log protocol.LogID, lsn protocol.LSN, who string) {
 // lost notes that a reader found that lsn is committed and that nobody has it.
 func (c *checker) lost(log protocol.LogID, lsn protocol.LSN, who string) {
 	h := c.log(log)
+	if _, ok := h.accepted(lsn); ok {
+		return
+	}
 	c.report(h, "S6", h.s6.lost(lsn, who))
 }
 
-// final compares a whole log, read after everything has healed, with all that was ever told.
+// final compares a whole log, read after everything has healed, with all that was ever told: of what is neither trimmed nor lost with
+// its owner's consent, all must be there.
 func (c *checker) final(log protocol.LogID, tail protocol.LSN, got map[protocol.LSN][]byte, who string) {
 	h := c.log(log)
-	c.report(h, "S6", h.s6.final(tail, got, who))
-	for lsn := protocol.LSN(1); lsn <= tail && got[lsn] != nil; lsn++ {
-		c.count.add(&c.count.FinalRecords)
-		c.read(log, lsn, got[lsn], who)
+	trimBefore, lost := c.record(log)
+	if n := max(h.trimAsked, h.expired, 1); trimBefore > n {
+		c.fail("A5", "log %s: trimmed before LSN %d, and nobody asked for more than %d", h.name, trimBefore, n)
+	}
+	for _, l := range lost {
+		if !h.consents[l.Epoch] {
+			c.fail("P5", "log %s: LSNs [%d,%d] are on record as lost at epoch %d, and nobody has accepted that", h.name, l.From, l.To, l.Epoch)
+		}
+	}
+	left := kept(trimBefore, tail, lost)
+	c.report(h, "S6", h.s6.final(left, tail, got, who))
+	for _, r := range left {
+		for lsn := r.From; lsn <= r.To && got[lsn] != nil; lsn++ {
+			c.count.add(&c.count.FinalRecords)
+			c.read(log, lsn, got[lsn], who)
+		}
 	}
 	c.report(h, "S4", h.s4.final(tail, who))
-	c.report(h, "S1", wholeBatches(tail, got, who))
+	c.report(h, "S1", wholeBatches(left, tail, got, who))
+}
+
+// kept returns what of a log is to be there, ascending.
+func kept(trimBefore, tail protocol.LSN, lost protocol.LostRanges) (out []protocol.Range) {
+	for x := max(trimBefore, 1); x <= tail; {
+		if l, ok := lost.At(x); ok {
+			x = l.To + 1
+			continue
+		}
+		end := min(tail, lost.Next(x)-1)
+		out = append(out, protocol.Range{From: x, To: end})
+		x = end + 1
+	}
+	return out
 }

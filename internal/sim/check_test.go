@@ -85,6 +85,64 @@ func TestChecker(t *testing.T) {
 			c.final(storyLog, 2, map[protocol.LSN][]byte{2: one(2)}, "a")
 		}, "S6"},
 		{"short at the end", func(c *checker) { acked(c, 1, 1, 1); c.final(storyLog, 0, nil, "a") }, "S6"},
+		{"lost with consent", func(c *checker) {
+			gave(c, 1, 1, 1)
+			gave(c, 1, 3, 3)
+			acked(c, 1, 1, 1)
+			acked(c, 1, 2, 2)
+			acked(c, 1, 3, 3)
+			c.consented(storyLog, 2)
+			lost := protocol.LostRanges{{From: 2, To: 2, Epoch: 2}}
+			c.log(storyLog).recorded(lost)
+			c.record = func(protocol.LogID) (protocol.LSN, protocol.LostRanges) { return 1, lost }
+			c.dataLoss(storyLog, 2, "r")
+			c.lost(storyLog, 2, "r")
+			c.read(storyLog, 2, one(9), "one who has not read the record since")
+			c.final(storyLog, 3, map[protocol.LSN][]byte{1: one(1), 3: one(3)}, "a")
+		}, ""},
+		{"lost without consent", func(c *checker) {
+			c.log(storyLog).recorded(protocol.LostRanges{{From: 2, To: 2, Epoch: 2}})
+			c.dataLoss(storyLog, 2, "r")
+		}, "A5"},
+		{"lost beside what was accepted", func(c *checker) {
+			c.consented(storyLog, 2)
+			c.log(storyLog).recorded(protocol.LostRanges{{From: 2, To: 2, Epoch: 2}})
+			c.dataLoss(storyLog, 3, "r")
+		}, "A5"},
+		{"on record as lost without consent", func(c *checker) {
+			c.record = func(protocol.LogID) (protocol.LSN, protocol.LostRanges) {
+				return 1, protocol.LostRanges{{From: 1, To: 1, Epoch: 2}}
+			}
+			c.final(storyLog, 1, nil, "a")
+		}, "P5"},
+		{"served though lost", func(c *checker) {
+			c.consented(storyLog, 2)
+			c.log(storyLog).recorded(protocol.LostRanges{{From: 2, To: 2, Epoch: 2}})
+			c.resurrected(storyLog, 2, 1, "a node that has not activated it")
+			c.resurrected(storyLog, 2, 2, "n")
+		}, "P5"},
+		{"trimmed", func(c *checker) {
+			gave(c, 1, 2, 2)
+			acked(c, 1, 1, 1)
+			acked(c, 1, 2, 2)
+			c.trimming(storyLog, 2)
+			c.record = func(protocol.LogID) (protocol.LSN, protocol.LostRanges) { return 2, nil }
+			c.trimmedRead(storyLog, 1, "r")
+			c.final(storyLog, 2, map[protocol.LSN][]byte{2: one(2)}, "a")
+		}, ""},
+		{"trimmed by nobody", func(c *checker) { c.trimming(storyLog, 2); c.trimmedRead(storyLog, 2, "r") }, "A5"},
+		{"trim point that nobody asked for", func(c *checker) {
+			c.trimming(storyLog, 2)
+			c.record = func(protocol.LogID) (protocol.LSN, protocol.LostRanges) { return 3, nil }
+			c.final(storyLog, 2, nil, "a")
+		}, "A5"},
+		{"acknowledged after its log was deleted", func(c *checker) {
+			gave(c, 1, 1, 1)
+			c.deleted(storyLog)
+			acked(c, 1, 1, 1) // it was given out before
+			gave(c, 1, 2, 2)
+			acked(c, 1, 2, 2)
+		}, "A5"},
 		{"half a batch", func(c *checker) {
 			a, b := makePayload(5, 0, 2, 40), makePayload(5, 1, 2, 40)
 			c.gave(storyLog, 1, 1, a)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
@@ -24,7 +25,9 @@ type client struct {
 	paused protocol.Time            // stopped until then (SIGSTOP): what arrives waits
 	aside  func(m protocol.Message) // what arrives during an open and is not for it
 	raced  *raceStore               // a mutant
-	again  func()                   // starts another process of the kind, after this one was killed
+	// lookedAt is when an open of this client that may lose records last looked at the archive.
+	lookedAt time.Time
+	again    func() // starts another process of the kind, after this one was killed
 }
 
 // newClient starts a process that runs fn.
@@ -110,6 +113,9 @@ func (c *client) load(l *simLog) (meta.LogRecord, protocol.Ensemble, error) {
 	if err != nil {
 		return meta.LogRecord{}, nil, err
 	}
+	if rec.Record.ID != l.id {
+		return meta.LogRecord{}, nil, errNameTaken
+	}
 	if rec.Record.Ensemble == "" {
 		return rec.Record, nil, nil
 	}
@@ -119,7 +125,7 @@ func (c *client) load(l *simLog) (meta.LogRecord, protocol.Ensemble, error) {
 
 // choose picks the ensemble to install: the recorded one with the members that are gone replaced, and sometimes another
 // one for no reason at all.
-func (c *client) choose(recorded protocol.Ensemble, change bool) (protocol.Ensemble, error) {
+func (c *client) choose(recorded protocol.Ensemble, change bool, gone []protocol.Incarnation) (protocol.Ensemble, error) {
 	n := c.w.p.n
 	alive := map[protocol.NodeID]protocol.Member{}
 	var all []protocol.Member
@@ -128,6 +134,9 @@ func (c *client) choose(recorded protocol.Ensemble, change bool) (protocol.Ensem
 			return nil, err
 		}
 		m := protocol.Member{Node: rec.Record.ID, Incarnation: rec.Record.Incarnation}
+		if slices.Contains(gone, m.Incarnation) {
+			continue // its old disk must not hold the log
+		}
 		alive[m.Node] = m
 		all = append(all, m)
 	}
@@ -160,6 +169,7 @@ type openOptions struct {
 	from    meta.Owner // not zero: a live re-open of this owner's log
 	change  bool       // install another ensemble
 	survey  bool       // look which nodes are gone, and replace them
+	consent bool       // the owner accepts that what is missing is lost
 	timeout protocol.Time
 }
 
@@ -175,6 +185,13 @@ func (c *client) open(l *simLog, o openOptions) (*opened, error) {
 	w.c.add(&w.c.Opens)
 	deadline := w.now + o.timeout
 	nonce := c.cat.Nonce()
+	var loss *protocol.AcceptLoss
+	if o.consent {
+		var err error
+		if loss, o.from, err = c.consent(l); err != nil {
+			return nil, err
+		}
+	}
 	raised, err := c.cat.RaiseEpoch(c.p.context(deadline), l.name, meta.Raise{Nonce: nonce, Opener: c.name, From: o.from})
 	if c.raced.takeLost() {
 		err = meta.ErrFenced
@@ -186,6 +203,13 @@ func (c *client) open(l *simLog, o openOptions) (*opened, error) {
 		return nil, err
 	}
 	rec := raised.Record
+	if rec.ID != l.id {
+		return nil, errNameTaken // as one who dies with the token: the next open of that log raises it again
+	}
+	if loss != nil {
+		w.check.consented(l.id, rec.Epoch)
+		w.tracef("%s: log %s: its owner calls %v gone", c.name, l.name, loss.Gone)
+	}
 	w.tracef("%s: log %s: token for epoch %d, history %v", c.name, l.name, rec.Epoch, rec.History)
 	w.opening[l.id]++
 	if w.opening[l.id] > 1 {
@@ -206,7 +230,7 @@ func (c *client) open(l *simLog, o openOptions) (*opened, error) {
 			w.tracef("%s: died in stage %s of opening epoch %d of log %s", c.name, stage, rec.Epoch, l.name)
 		}
 	}()
-	res, err := c.drive(l, rec, o, deadline, &stage)
+	res, err := c.drive(l, rec, o, loss, deadline, &stage)
 	over = true
 	if lostTheRace(err) {
 		c.fenced(l, rec.Owner())
@@ -228,13 +252,16 @@ func (c *client) open(l *simLog, o openOptions) (*opened, error) {
 	}
 	w.c.Repaired += res.Repaired
 	w.c.Copied += res.Copied
+	if loss != nil {
+		w.c.add(&w.c.LossesAccepted)
+	}
 	w.tracef("%s: log %s opened: epoch %d start %d B %d tail %d ensemble %v", c.name, l.name, rec.Epoch, res.Config.Start, res.Config.B, res.Config.Tail, res.Config.Ensemble)
 	w.check.opened(l.id, rec.Epoch, res.Config.Start, res.Config.Tail, c.name)
 	return &opened{res, rec.Owner()}, nil
 }
 
 // drive prepares the opener and runs it to its end.
-func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline protocol.Time, stage *protocol.Stage) (*protocol.OpenResult, error) {
+func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, loss *protocol.AcceptLoss, deadline protocol.Time, stage *protocol.Stage) (*protocol.OpenResult, error) {
 	w := c.w
 	var recorded protocol.Ensemble
 	var err error
@@ -245,7 +272,11 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 	}
 	target := recorded
 	if recorded == nil || o.change || o.survey {
-		if target, err = c.choose(recorded, o.change); err != nil {
+		var gone []protocol.Incarnation
+		if loss != nil {
+			gone = loss.Gone
+		}
+		if target, err = c.choose(recorded, o.change, gone); err != nil {
 			return nil, err
 		}
 	}
@@ -262,7 +293,7 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 		w.c.add(&w.c.EnsembleChanges)
 	}
 	op, err := protocol.NewOpener(protocol.OpenerConfig{
-		Log: rec.ID, Epoch: rec.Epoch, Recorded: recorded, Qw: rec.Options.Qw, History: rec.History, Trimmed: rec.TrimBefore - 1,
+		Log: rec.ID, Epoch: rec.Epoch, Recorded: recorded, Qw: rec.Options.Qw, History: rec.History, Trimmed: rec.TrimBefore - 1, Lost: rec.LostRanges(), Loss: loss,
 		Target: target, TargetQw: rec.Options.Qw, BlockBytes: w.p.blockBytes, FetchBytes: 16 << 10, TailBytes: []int{0, 256, 16 << 10}[rec.Epoch%3], Deadline: deadline, Rules: w.mutant.Rules,
 		Settings: protocol.Settings{Name: l.name, Window: uint32(rec.Options.Window), SegmentBytes: uint64(rec.Options.SegmentBytes),
 			FlushAgeMS: uint32(rec.Options.FlushAge.Milliseconds())},
@@ -279,13 +310,7 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 				w.armed = protocol.StageFence
 				w.c.add(&w.c.OpenersKilled)
 				*stage = s
-				again := c.again
-				w.after(between(c.rng, millisecond, second), func() {
-					if !w.healed {
-						again()
-					}
-				})
-				c.p.kill()
+				c.die()
 			} else if s != *stage && s == w.wipeAt && !w.healed {
 				w.wipeAt = protocol.StageFence
 				w.wipeMember(w.openers[c])
@@ -295,9 +320,20 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 		sends = op.Sends(sends[:0])
 		for _, s := range sends {
 			c.send(s.To, s.Msg)
+			c.dieRepairing(recorded, op.Stage())
+		}
+		if loss != nil {
+			c.lookForLoss(op, l, rec.Epoch, deadline)
 		}
 		if in := op.PendingInstall(); in != nil {
-			_, err := c.cat.Install(c.p.context(deadline), l.name, meta.Install{Owner: rec.Owner(), Ensemble: id, Start: in.Start})
+			lost := in.Lost
+			if w.mutant.ForgetLoss {
+				lost = nil
+			}
+			_, err := c.cat.Install(c.p.context(deadline), l.name, meta.Install{Owner: rec.Owner(), Ensemble: id, Start: in.Start, Lost: lost})
+			if err == nil && loss != nil {
+				c.gaveUp(l, rec.Epoch, loss, recorded, rec.History, in.Lost)
+			}
 			if c.raced.takeLost() || w.mutant.InstallUnchecked && lostTheRace(err) {
 				err = nil
 				if !w.mutant.InstallUnchecked {
@@ -324,11 +360,41 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, deadline pr
 	}
 }
 
+// die ends the process from within, and starts another one a while later.
+func (c *client) die() {
+	w, again := c.w, c.again
+	w.after(between(c.rng, millisecond, second), func() {
+		if !w.healed {
+			again()
+		}
+	})
+	c.p.kill()
+}
+
+// dieRepairing ends an opener in the middle of its repair, when the nemesis has asked for it: some nodes have some of what it sent. One
+// of the nodes that the tail may have come from is out of everybody's reach for a while then.
+func (c *client) dieRepairing(recorded protocol.Ensemble, stage protocol.Stage) {
+	w := c.w
+	if w.halfWay == 0 || stage != protocol.StageRepair || c.again == nil || w.healed {
+		return
+	}
+	if w.halfWay--; w.halfWay > 0 {
+		return
+	}
+	w.c.add(&w.c.RepairsCutShort)
+	n, length := w.byID[recorded[w.chance.IntN(len(recorded))].Node], between(w.chance, second, 4*second)
+	for _, o := range w.actors {
+		w.net.block(o.ep, n.ep, w.now+length)
+		w.net.block(n.ep, o.ep, w.now+length)
+	}
+	c.die()
+}
+
 // fenced checks what a client was told: that it lost the log. Then the record shows somebody else's token (P1, P10); one who
 // believes the refusal of his own write, or a single refusal, gives up a log that is his.
 func (c *client) fenced(l *simLog, mine meta.Owner) {
 	rec, err := c.w.newBareCatalog().Load(context.Background(), l.name)
-	if err == nil && rec.Record.OpenNonce == mine.Nonce {
+	if err == nil && rec.Record.ID == l.id && rec.Record.OpenNonce == mine.Nonce {
 		c.w.fail("P1", "log %s: %s was told that it lost the log, and its token for epoch %d is on record", l.name, c.name, rec.Record.Epoch)
 	}
 }
@@ -340,11 +406,14 @@ func contradicts(err error) bool {
 		return false
 	}
 	var outside *meta.Error
-	return !errors.Is(err, protocol.ErrUnavailable) && !errors.Is(err, protocol.ErrDeleted) && !errors.As(err, &outside) && !errors.Is(err, errFewNodes)
+	return !errors.Is(err, protocol.ErrUnavailable) && !errors.Is(err, protocol.ErrDeleted) && !errors.As(err, &outside) && !errors.Is(err, errFewNodes) && !errors.Is(err, errNameTaken)
 }
 
 // errFewNodes: fewer nodes are registered, as far as a listing shows, than the log needs.
 var errFewNodes = errors.New("not enough nodes registered")
+
+// errNameTaken: the log was deleted, and another one has its name.
+var errNameTaken = errors.New("the log was deleted, its name was taken again")
 
 // lostTheRace reports whether an error means that somebody else has the log now.
 func lostTheRace(err error) bool {

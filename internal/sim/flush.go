@@ -2,11 +2,12 @@ package sim
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"slices"
 
 	"github.com/btrlog/btrlog/internal/archive"
+	"github.com/btrlog/btrlog/internal/collect"
+	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/lst"
 )
@@ -25,7 +26,7 @@ const (
 // thread; everything that touches the core is posted to it.
 func (n *node) flush(p *proc, life int) {
 	w := n.w
-	arch := w.newArchive(false, n.rng)
+	arch, cat := w.newArchive(false, n.rng), w.newCatalog()
 	since := map[segmentID]protocol.Time{}
 	nextLook := w.now + between(n.rng, 0, lookEvery)
 	for {
@@ -52,7 +53,7 @@ func (n *node) flush(p *proc, life int) {
 			n.snapshots(p, arch, life)
 		}
 		if w.now >= nextLook {
-			n.look(p, arch, life)
+			n.look(p, arch, cat, life)
 			nextLook = w.now + lookEvery
 			for k := range since {
 				if w.now-since[k] > 20*second {
@@ -149,7 +150,7 @@ func (n *node) archived(log protocol.LogID, objects []protocol.ArchivedObject, l
 }
 
 // look asks the store about every log for which only a look at the store helps.
-func (n *node) look(p *proc, arch *archive.Archive, life int) {
+func (n *node) look(p *proc, arch *archive.Archive, cat *meta.Catalog, life int) {
 	type behind struct {
 		log      protocol.LogID
 		archived protocol.LSN
@@ -159,7 +160,7 @@ func (n *node) look(p *proc, arch *archive.Archive, life int) {
 	slices.SortFunc(all, func(a, b behind) int { return cmp.Compare(a.log, b.log) })
 	for _, b := range all {
 		n.w.c.add(&n.w.c.Looks)
-		objects, err := arch.Look(p.context(n.w.now+20*second), b.log, b.archived)
+		objects, err := collect.Look(p.context(n.w.now+20*second), arch, cat, b.log, b.archived)
 		if err != nil {
 			continue
 		}
@@ -182,23 +183,4 @@ func (n *node) reclaim() {
 	if err != nil && !errors.Is(err, lst.ErrNoSpace) {
 		n.died(err)
 	}
-}
-
-// archivedThrough is what the store proves of a log without a hole from LSN 1, for the checkers.
-func (w *world) archivedThrough(log protocol.LogID) protocol.LSN {
-	objects, err := w.newArchive(true, w.ids).Look(context.Background(), log, 0)
-	if err != nil {
-		w.fail("archive", "look at a healthy store: %v", err)
-		return 0
-	}
-	var a protocol.LSN
-	for raised := true; raised; {
-		raised = false
-		for _, o := range objects {
-			if end := min(o.Last, o.CLSN); o.First <= a+1 && end > a {
-				a, raised = end, true
-			}
-		}
-	}
-	return a
 }

@@ -204,10 +204,12 @@ func (j nothingLost) lost(lsn protocol.LSN, who string) complaint {
 	return complain("LSN %d is committed, and %s finds that it is lost (acknowledged to %q)", lsn, who, j[lsn].who)
 }
 
-func (j nothingLost) final(tail protocol.LSN, got map[protocol.LSN][]byte, who string) complaint {
-	for lsn := protocol.LSN(1); lsn <= tail; lsn++ {
-		if got[lsn] == nil {
-			return complain("%s does not find LSN %d of %d (acknowledged to %q)", who, lsn, tail, j[lsn].who)
+func (j nothingLost) final(left []protocol.Range, tail protocol.LSN, got map[protocol.LSN][]byte, who string) complaint {
+	for _, r := range left {
+		for lsn := r.From; lsn <= r.To; lsn++ {
+			if got[lsn] == nil {
+				return complain("%s does not find LSN %d of %d (acknowledged to %q)", who, lsn, tail, j[lsn].who)
+			}
 		}
 	}
 	var worst protocol.LSN
@@ -222,18 +224,27 @@ func (j nothingLost) final(tail protocol.LSN, got map[protocol.LSN][]byte, who s
 	return ""
 }
 
-// wholeBatches checks that every batch of which one record is in the log is there whole, in order.
-func wholeBatches(tail protocol.LSN, got map[protocol.LSN][]byte, who string) complaint {
-	for lsn := protocol.LSN(1); lsn <= tail; lsn++ {
-		p, ok := parsePayload(got[lsn])
-		if !ok {
-			return complain("%s found %d bytes at LSN %d that no workload wrote", who, len(got[lsn]), lsn)
-		}
-		for i := uint32(0); i < p.count; i++ {
-			at := lsn + protocol.LSN(i) - protocol.LSN(p.pos)
-			q, ok := parsePayload(got[at])
-			if !ok || q.id != p.id || q.pos != i {
-				return complain("%s found record %d of %d of batch %016x at LSN %d, but not record %d", who, p.pos, p.count, p.id, lsn, i)
+// wholeBatches checks that every batch of which one record is in the log is there whole, in order. One that reaches out of what is
+// kept has been trimmed in part, or lost.
+func wholeBatches(left []protocol.Range, tail protocol.LSN, got map[protocol.LSN][]byte, who string) complaint {
+	for _, r := range left {
+		for lsn := r.From; lsn <= r.To; lsn++ {
+			p, ok := parsePayload(got[lsn])
+			if !ok {
+				return complain("%s found %d bytes at LSN %d that no workload wrote", who, len(got[lsn]), lsn)
+			}
+			first := lsn - protocol.LSN(p.pos)
+			if first == 0 || first > lsn {
+				return complain("%s found record %d of %d of batch %016x at LSN %d", who, p.pos, p.count, p.id, lsn)
+			}
+			for at := max(first, r.From); at < first+protocol.LSN(p.count); at++ {
+				if at > r.To && r.To < tail {
+					break
+				}
+				q, ok := parsePayload(got[at])
+				if !ok || q.id != p.id || q.pos != uint32(at-first) {
+					return complain("%s found record %d of %d of batch %016x at LSN %d, but not record %d", who, p.pos, p.count, p.id, lsn, at-first)
+				}
 			}
 		}
 	}

@@ -1,6 +1,9 @@
 package sim
 
-import "github.com/btrlog/btrlog/internal/protocol"
+import (
+	"github.com/btrlog/btrlog/internal/collect"
+	"github.com/btrlog/btrlog/internal/protocol"
+)
 
 // Mutant is a product with one rule broken. The zero value is the product.
 type Mutant struct {
@@ -26,6 +29,12 @@ type Mutant struct {
 	LostRace bool
 	// InstallUnchecked goes on to Activate whatever the compare-and-swap said (P7).
 	InstallUnchecked bool
+	// Collect breaks rules of what may be deleted.
+	Collect collect.Rules
+	// DeleteUnchecked puts a tombstone over the reign of a later opener.
+	DeleteUnchecked bool
+	// ForgetLoss leaves out of an install what the open gave up (P5).
+	ForgetLoss bool
 }
 
 // mutants are all switches.
@@ -51,6 +60,9 @@ func mutants() []Mutant {
 		r("trust-foreign-archive", "P3, H4: archived-through counts above an object's own cLSN", func(r *protocol.Rules) {
 			r.TrustForeignArchive, r.FlushUncommitted = true, true
 		}),
+		r("archived-is-watermark", "P3: a node that missed an epoch takes archived-through for a proof of its own copies", func(r *protocol.Rules) {
+			r.ArchivedIsWatermark = true
+		}),
 		r("blank-nodes-vote", "P4: an incarnation that is not on record counts", func(r *protocol.Rules) { r.BlankNodesVote = true }),
 		explored(Exploration{Nodes: 3, Qw: 2, Writers: 3, Records: 1, Wipes: 1, Opened: true},
 			r("answer-for-another", "P4, X9: a node takes what was meant for another incarnation of it, and answers for that", func(r *protocol.Rules) {
@@ -58,6 +70,11 @@ func mutants() []Mutant {
 			})),
 		explored(Exploration{Nodes: 3, Qw: 2, Writers: 3, Records: 1, Opened: true},
 			r("ignore-recorded-start", "P5, H2: B ignores the starts of the record", func(r *protocol.Rules) { r.IgnoreRecordedStart = true })),
+		r("keep-partial-batch", "P5: the tail may end inside a batch", func(r *protocol.Rules) { r.KeepPartialBatch = true }),
+		r("lose-unasked", "P5: what nobody was asked for is given up", func(r *protocol.Rules) { r.LoseUnasked = true }),
+		r("no-loss-skip", "P5: an accepted loss gives LSNs again that may have been given out", func(r *protocol.Rules) { r.NoLossSkip = true }),
+		r("keep-lost-copies", "P5: nodes keep and serve what is recorded as lost", func(r *protocol.Rules) { r.KeepLostCopies = true }),
+		{Name: "forget-loss", Breaks: "P5: what was given up is not recorded", ForgetLoss: true},
 		r("no-repair", "P6: the tail is not written again", func(r *protocol.Rules) { r.NoRepair = true }),
 		r("repair-keeps-label", "P6: the tail is written again under the labels it had", func(r *protocol.Rules) { r.RepairKeepsLabel = true }),
 		r("no-copy-to-newcomers", "P6, H3: committed records are not copied to a new ensemble", func(r *protocol.Rules) { r.NoCopyToNewcomers = true }),
@@ -79,6 +96,9 @@ func mutants() []Mutant {
 		{Name: "flush-early", Breaks: "A2, H13: a segment is archived before the watermark covers it, and not again", FlushEarly: true},
 		r("never-seal-cut", "A2, H14: a segment that a takeover cut short waits to be filled", func(r *protocol.Rules) { r.NeverSealCut = true }),
 		late,
+		{Name: "delete-unchecked", Breaks: "A5: a log is deleted by one whose token does not stand any more", DeleteUnchecked: true},
+		{Name: "delete-first", Breaks: "A4: objects go before the trim point that the retention asks for is on record", Collect: collect.Rules{DeleteFirst: true}},
+		{Name: "collect-once", Breaks: "A4: what a stalled creator brings back after its deletion is never looked for", Collect: collect.Rules{NeverAgain: true}},
 		{Name: "unlink-before-sync", Breaks: "T6: a file goes before the snapshot that replaces it is forced", UnlinkBeforeSync: true},
 	}
 }

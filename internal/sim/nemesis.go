@@ -125,6 +125,13 @@ func (w *world) fault(name string) {
 	case "killOpener":
 		// The next open that gets there dies at the start of that stage, before it has sent anything.
 		w.armed = pick(w.chance, protocol.StageFetch, protocol.StageRepair, protocol.StageInstall, protocol.StageActivate, protocol.StageActivate)
+	case "killRepairing":
+		// The next opener that repairs dies when it has sent a part of that.
+		w.halfWay = 1 + w.chance.IntN(12)
+	case "leaveBehind":
+		w.leaveBehind(n, length)
+	case "disaster":
+		w.disaster()
 	case "noStore":
 		n.noStore = w.now + length
 	case "restart":
@@ -152,6 +159,44 @@ func (w *world) fault(name string) {
 	default:
 		panic("no such fault: " + name)
 	}
+}
+
+// leaveBehind makes a node miss what comes: for a moment it is the only one that hears a writer, which dies, and then all that writes or
+// opens reaches it much later. Readers and the archive do not know of that.
+func (w *world) leaveBehind(n *node, length protocol.Time) {
+	var writers []*client
+	for _, c := range w.actors {
+		if c.again != nil && w.targets[c] == nil {
+			writers = append(writers, c)
+		}
+	}
+	if len(writers) == 0 || n.state != nodeUp {
+		return
+	}
+	w.c.add(&w.c.LeftBehind)
+	c, alone := writers[w.chance.IntN(len(writers))], between(w.chance, 2*millisecond, 60*millisecond)
+	for _, o := range w.nodes {
+		if o != n {
+			w.net.block(c.ep, o.ep, w.now+length)
+		}
+	}
+	w.after(alone, func() {
+		if w.healed {
+			return
+		}
+		if !c.p.dead && slices.Contains(w.actors, c) {
+			w.c.add(&w.c.ClientCrashes)
+			w.tracef("%s is killed, heard by %s alone since %s", c.name, n.id, ms(alone))
+			c.p.kill()
+			w.after(between(w.chance, millisecond, 200*millisecond), func() {
+				if !w.healed {
+					c.again()
+				}
+			})
+		}
+		late := uint16(1<<classOpen | 1<<classRepair | 1<<classFetch | 1<<classActivate | 1<<classWatermark | 1<<classAppend)
+		w.net.starved = append(w.net.starved, starvation{late, n.ep, w.now + 2*length, 2 * length})
+	})
 }
 
 // victim picks a writer, rather one that is opening: what it leaves half done is what the protocol is about.
@@ -225,6 +270,9 @@ func (w *world) mayLose(n *node) bool {
 		return !hit || gone+1 <= w.p.qw-1
 	}
 	for _, l := range w.logs {
+		if l.deleted {
+			continue
+		}
 		e, _, err := w.recorded(l)
 		if err != nil || !ok(e) {
 			return false

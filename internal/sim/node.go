@@ -40,6 +40,7 @@ type node struct {
 	parked    []parkedRead
 	busy      bool
 	flusher   *proc
+	collector *proc
 	tidying   bool
 	doomed    bool         // power goes in the middle of the next write
 	lastWrite lst.Location // where the last commit began
@@ -129,6 +130,7 @@ func (n *node) boot() {
 	w.net.hosts[n.ep] = n.receive
 	life := n.life
 	n.flusher = w.spawn(string(n.id)+" flusher", func(p *proc) { n.flush(p, life) })
+	n.collector = w.spawn(string(n.id)+" collector", func(p *proc) { n.collect(p, life) })
 }
 
 // refuse is a start that failed: right if the disk was damaged on purpose, and a lost disk otherwise.
@@ -154,7 +156,8 @@ func (n *node) refuse(err error) {
 func (n *node) stop() {
 	if n.flusher != nil {
 		n.flusher.kill()
-		n.flusher = nil
+		n.collector.kill()
+		n.flusher, n.collector = nil, nil
 	}
 	delete(n.w.net.hosts, n.ep)
 	n.life++

@@ -52,6 +52,13 @@ type params struct {
 	packs                     float64 // how often what is due goes into one object
 	faults                    []weighted
 	powerCutAtEnd             bool
+
+	trimAll      bool // trims go up to what is committed, not only to what is archived
+	deletes      bool // logs are deleted, and made again under their name
+	keepBytes    int64
+	keepFor      protocol.Time
+	collectEvery protocol.Time
+	disasters    int // how often more disks are lost than a log survives
 }
 
 type weighted struct {
@@ -155,7 +162,34 @@ func draw(seed uint64) *params {
 		p.writers, p.life = max(p.writers, 2), between(r, 200*millisecond, second)
 	}
 	p.powerCutAtEnd = r.IntN(2) == 0
+	p.drawMore(derive(seed, "more"))
 	return p
+}
+
+// drawMore draws what came to the simulator later, from a stream of its own, so that a seed kept its other parameters.
+func (p *params) drawMore(r *rand.Rand) {
+	p.collectEvery = pick(r, 100*millisecond, 300*millisecond, second)
+	p.trimAll = r.IntN(2) == 0
+	if p.logs <= 3 { // retention and deletions are for few logs: a round asks the store about each
+		switch r.IntN(6) {
+		case 0:
+			p.keepBytes = pick(r, int64(1000), int64(20_000))
+		case 1:
+			p.keepFor = pick(r, 500*millisecond, 3*second)
+		}
+		p.deletes = r.IntN(6) == 0
+		if r.IntN(6) == 0 {
+			p.disasters = 1 + r.IntN(2)
+		}
+	}
+	for _, f := range []string{"leaveBehind", "killRepairing"} {
+		if w := r.IntN(4); w > 0 && r.IntN(2) == 0 {
+			p.faults = append(p.faults, weighted{f, w})
+		}
+	}
+	if p.disasters > 0 {
+		p.faults = append(p.faults, weighted{"disaster", 2})
+	}
 }
 
 func (p *params) mode() lst.Mode {
@@ -175,13 +209,13 @@ func (p *params) String() string {
 		"  disk: write=%s direct=%v segment=%d snapshot=%d records\n"+
 		"  store: delay=%s unavailable=%.3f conflict=%.3f lost=%.3f late=%.3f stale lists=%.3f\n"+
 		"  log: window=%d segment=%d flush age=%s segment age=%s record<=%d block=%d\n"+
-		"  writers: think=%s life=%s\n  archive: looks every %s; retain %d, %d bytes; disk budget %d; trims=%v, packs=%.1f\n  faults: every %s:%s; power cut at end=%v",
+		"  writers: think=%s life=%s\n  archive: looks every %s; retain %d, %d bytes; disk budget %d; packs=%.1f; trims=%v to the tail=%v; keep %d bytes, %s; deletes=%v; collects every %s; disasters=%d\n  faults: every %s:%s; power cut at end=%v",
 		p.seed, p.nodes, p.n, p.qw, p.logs, p.writers, p.readers, ms(p.chaos),
 		ms(p.netDelay), ms(p.netJitter), p.netLoss, p.netDup, p.netStall, ms(p.netStallMax),
 		ms(p.diskWrite), p.direct, p.lstSegment, p.snapshotRecords,
 		ms(p.storeDelay), p.storeUnavailable, p.storeConflict, p.storeLost, p.storeLate, p.storeStale,
 		p.window, p.segment, ms(p.flushAge), ms(p.segmentAge), p.maxRecord, p.blockBytes,
-		ms(p.think), ms(p.life), ms(p.flushEvery), p.retain, p.retainBytes, p.budget, p.trims, p.packs, ms(p.faultEvery), f, p.powerCutAtEnd)
+		ms(p.think), ms(p.life), ms(p.flushEvery), p.retain, p.retainBytes, p.budget, p.packs, p.trims, p.trimAll, p.keepBytes, ms(p.keepFor), p.deletes, ms(p.collectEvery), p.disasters, ms(p.faultEvery), f, p.powerCutAtEnd)
 }
 
 func ms(t protocol.Time) string { return fmt.Sprintf("%.3fms", float64(t)/1e6) }
@@ -211,6 +245,12 @@ type counters struct {
 	Polls, FinalRecords, Tails, MergedRecords        int
 	LostThenFound                                    int
 	Trims, NoSpace, Restarts, OpenersKilled          int
+	RepairsCutShort, LeftBehind                      int
+	StoreRefusals                                    int
+	Disasters, CalledGone, LossesAccepted            int
+	LostRanges, Skips, LossReads                     int
+	Expired, Collected, TrimmedReads, BroughtBack    int
+	LogsDeleted, LateForDeleted                      int
 	Events                                           int
 	VirtualMS                                        int
 }
@@ -221,7 +261,8 @@ func (c *counters) add(n *int) { *n++ }
 // budget that is reached, and internal/shard and internal/node test full disks by themselves.
 var required = []string{"Commits", "Takeovers", "OverlappingTakeovers", "PowerCuts", "TornWrites", "Kills", "PowerCutsOfAll", "Wipes", "DamagedSeen",
 	"AppliedButUnknown", "StaleReturners", "PartialActivations", "HoledSegments", "EnsembleChanges", "Zombies", "Fenced", "Duplicated",
-	"Lost", "Delayed", "Partitioned", "OneWayPartitions", "Starved", "WipesInTakeover", "StoreOutages", "StoreConflicts", "HiddenRetries", "StaleLists", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Snapshots", "UnprovenObjects", "Packs", "PacksMerged", "PacksDeleted", "Reclaimed", "Trims", "Restarts", "OpenersKilled"}
+	"Lost", "Delayed", "Partitioned", "OneWayPartitions", "Starved", "WipesInTakeover", "StoreOutages", "StoreConflicts", "HiddenRetries", "StaleLists", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Snapshots", "UnprovenObjects", "Packs", "PacksMerged", "PacksDeleted", "Reclaimed", "Trims", "Restarts", "OpenersKilled", "RepairsCutShort", "LeftBehind", "StoreRefusals",
+	"Expired", "Collected", "TrimmedReads", "BroughtBack", "LogsDeleted", "Disasters", "LossesAccepted", "Skips", "LossReads"}
 
 // table returns the counters by name.
 func (c *counters) table() map[string]int {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/btrlog/btrlog/internal/archive"
 	"github.com/btrlog/btrlog/internal/protocol"
@@ -22,7 +23,7 @@ type readerActor struct {
 func (w *world) hotReader(l *simLog, follow bool) {
 	w.newClient("reader", func(c *client) {
 		r := &readerActor{client: c, l: l, pos: 1, cold: w.newArchive(false, c.rng).Reader(l.id)}
-		for {
+		for !l.deleted {
 			c.p.sleep(between(c.rng, millisecond, 60*millisecond))
 			if r.e == nil || c.rng.IntN(20) == 0 {
 				_, e, err := c.load(l)
@@ -40,9 +41,12 @@ func (w *world) hotReader(l *simLog, follow bool) {
 			if reply == nil {
 				continue
 			}
+			at := r.pos
 			r.serve(reply)
 			if r.pos <= reply.ArchivedThrough {
 				r.fromArchive(min(reply.ArchivedThrough, r.pos+10))
+			} else if r.pos == at && r.pos <= reply.CLSN {
+				r.explained()
 			}
 			if r.pos > reply.CLSN && c.rng.IntN(30) == 0 {
 				r.pos = 1
@@ -69,6 +73,7 @@ func (r *readerActor) ask(node protocol.NodeID, from, to, waitAbove protocol.LSN
 // serve returns to its user what a reply allows, in order, up to the first LSN that the node lacks.
 func (r *readerActor) serve(reply *protocol.ReadReply) {
 	r.w.c.add(&r.w.c.HotReads)
+	r.served(reply)
 	for _, rec := range reply.Records {
 		if rec.LSN != r.pos || rec.LSN > reply.CLSN {
 			continue
@@ -79,6 +84,35 @@ func (r *readerActor) serve(reply *protocol.ReadReply) {
 	}
 }
 
+// served judges what a node serves of what is on record as lost.
+func (r *readerActor) served(reply *protocol.ReadReply) {
+	for _, rec := range reply.Records {
+		if rec.LSN <= reply.CLSN {
+			r.w.check.resurrected(r.l.id, rec.LSN, reply.Activated, fmt.Sprint(reply.Incarnation))
+		}
+	}
+}
+
+// explained reads the log's record to learn why the next LSN is nowhere, and goes on behind what is trimmed or lost. It reports
+// false when the record explains nothing.
+func (r *readerActor) explained() bool {
+	rec, _, err := r.load(r.l)
+	if err != nil {
+		return true // it cannot be read now, or the log is deleted
+	}
+	if r.pos < rec.TrimBefore {
+		r.w.check.trimmedRead(r.l.id, r.pos, r.name)
+		r.pos = rec.TrimBefore
+		return true
+	}
+	if l, ok := rec.LostRanges().At(r.pos); ok {
+		r.w.check.dataLoss(r.l.id, r.pos, r.name)
+		r.pos = l.To + 1
+		return true
+	}
+	return false
+}
+
 // fromArchive reads up to an LSN that a node called archived.
 func (r *readerActor) fromArchive(to protocol.LSN) {
 	r.w.c.add(&r.w.c.ColdReads)
@@ -86,7 +120,7 @@ func (r *readerActor) fromArchive(to protocol.LSN) {
 		rec, err := r.cold.Read(r.context(3*second), r.pos, archive.Watermark{}, nil)
 		if err != nil {
 			var absent *archive.NotFoundError
-			if errors.As(err, &absent) && r.absent() {
+			if errors.As(err, &absent) && r.absent() && !r.explained() {
 				// The node has this in its archived-through, which only an object can have raised (P3).
 				r.w.fail("P3", "log %s: LSN %d is archived, says a node, and the archive does not have it", r.l.name, r.pos)
 			}
@@ -118,7 +152,7 @@ func (r *readerActor) absent() bool {
 func (w *world) coldReader(l *simLog) {
 	w.newClient("cold", func(c *client) {
 		r := &readerActor{client: c, l: l, pos: 1, cold: w.newArchive(false, c.rng).Reader(l.id)}
-		for {
+		for !l.deleted {
 			c.p.sleep(between(c.rng, 5*millisecond, 200*millisecond))
 			r.w.c.add(&r.w.c.ColdReads)
 			rec, err := r.cold.Read(c.context(3*second), r.pos, archive.Watermark{}, nil)
@@ -144,7 +178,7 @@ func (w *world) mergeReader(l *simLog) {
 		r := &readerActor{client: c, l: l, pos: 1, cold: w.newArchive(false, c.rng).Reader(l.id)}
 		m := protocol.Merge{Rules: w.mutant.Rules}
 		fresh := false
-		for {
+		for !l.deleted {
 			c.p.sleep(between(c.rng, millisecond, 80*millisecond))
 			before := w.check.log(l.id).acked
 			tail := c.rng.IntN(4) == 0
@@ -153,7 +187,7 @@ func (w *world) mergeReader(l *simLog) {
 				if err != nil || len(e) == 0 {
 					continue
 				}
-				m.SetView(protocol.ReadView{Ensemble: e, Qw: rec.Options.Qw, History: rec.History, TrimBefore: rec.TrimBefore})
+				m.SetView(protocol.ReadView{Ensemble: e, Qw: rec.Options.Qw, History: rec.History, TrimBefore: rec.TrimBefore, Lost: rec.LostRanges()})
 				fresh = true
 			}
 			replies := r.askAll(&m, tail)
@@ -232,6 +266,10 @@ func (r *readerActor) serveMerged(m *protocol.Merge, replies []*protocol.ReadRep
 	if len(run) > 0 || r.pos > m.Known() {
 		return
 	}
+	if _, lost := m.View().Lost.At(r.pos); lost || r.pos < m.View().TrimBefore {
+		r.explained()
+		return
+	}
 	if r.pos <= m.Archived() {
 		r.fromArchive(min(m.Archived(), r.pos+10))
 		return
@@ -240,7 +278,7 @@ func (r *readerActor) serveMerged(m *protocol.Merge, replies []*protocol.ReadRep
 		// Nothing may be lost here: what the nodes do not have any more must be in the archive, where one looks last.
 		_, err := r.cold.Read(r.context(3*second), r.pos, archive.Watermark{}, nil)
 		var absent *archive.NotFoundError
-		if errors.As(err, &absent) && r.absent() {
+		if errors.As(err, &absent) && r.absent() && !r.explained() {
 			w.check.lost(r.l.id, r.pos, r.name)
 		}
 		w.c.add(&w.c.LostThenFound)

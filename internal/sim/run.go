@@ -1,16 +1,11 @@
 package sim
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 	"sort"
 	"strings"
 	"time"
-
-	"github.com/btrlog/btrlog/internal/archive"
-	"github.com/btrlog/btrlog/internal/protocol"
-	"github.com/btrlog/btrlog/objstore"
 )
 
 // Failure is the first violation of a run.
@@ -68,17 +63,9 @@ func runSeed(seed uint64, m Mutant, verbose bool) (o outcome) {
 		}
 	}()
 	for _, l := range w.logs {
-		for range w.p.writers {
-			w.writerLife(l)
-		}
-		if w.p.trims {
-			w.trimmer(l)
-		}
-		for range w.p.readers {
-			w.hotReader(l, false)
-			w.hotReader(l, true)
-			w.coldReader(l)
-			w.mergeReader(l)
+		w.inhabit(l)
+		if w.p.deletes {
+			w.deleter(l)
 		}
 	}
 	w.nemesis()
@@ -137,160 +124,6 @@ func (w *world) heal() {
 			n.restartIn(0)
 		}
 	}
-}
-
-// audit demands liveness, and then reads everything.
-func (w *world) audit(failed func() bool) {
-	left := len(w.logs)
-	for _, l := range w.logs {
-		c := w.newClient("auditor", func(c *client) {
-			(&writerActor{client: c, l: l}).audit()
-			left--
-		})
-		_ = c
-	}
-	done := func() bool { return failed() || left == 0 }
-	if !w.run(w.now+openWithin+syncWithin+archiveWithin+30*second, done) {
-		w.fail("L1", "the audit does not end")
-	}
-}
-
-// audit opens a log, appends, waits until all of it is archived, and compares what there is with what was acknowledged.
-func (a *writerActor) audit() {
-	w := a.client.w
-	var err error
-	for end := w.now + openWithin; ; {
-		if err = a.openLog(openOptions{survey: true, timeout: 6 * second}); err == nil {
-			break
-		}
-		if w.now > end {
-			w.fail("L1", "log %s cannot be opened %s after all faults healed: %v", a.l.name, ms(openWithin), err)
-			return
-		}
-		a.rest(between(a.rng, 10*millisecond, 300*millisecond))
-	}
-	for range 3 {
-		a.appendOne()
-		a.appendBatch()
-	}
-	if !a.sync(syncWithin) || a.told+1 != a.w.Next() {
-		w.fail("L2", "log %s: appends at epoch %d commit up to %d, not %d: %v", a.l.name, a.w.Epoch(), a.w.Committed(), a.w.Next()-1, a.w.Err())
-		return
-	}
-	if !a.close() {
-		w.fail("L2", "log %s: the watermark %d does not reach a quorum: %v", a.l.name, a.w.Committed(), a.w.Err())
-		return
-	}
-	tail := a.w.Committed()
-	w.tracef("%s: log %s has tail %d", a.name, a.l.name, tail)
-	a.readHot(tail)
-	for end := w.now + archiveWithin; ; {
-		why := w.unarchived(a.l, tail)
-		if why == "" {
-			break
-		}
-		if w.now > end {
-			w.fail("L3", "log %s with tail %d: %s", a.l.name, tail, why)
-			return
-		}
-		a.pump(w.now + 100*millisecond)
-	}
-	a.readCold(tail)
-}
-
-// readHot reads the log through the nodes, each for itself first, and all of it together with the archive.
-func (a *writerActor) readHot(tail protocol.LSN) {
-	w := a.client.w
-	got := map[protocol.LSN][]byte{}
-	r := &readerActor{client: a.client, l: a.l}
-	for _, n := range w.nodes {
-		for pos := protocol.LSN(1); pos <= tail; {
-			reply := r.ask(n.id, pos, tail, 0)
-			if reply == nil || reply.Through < pos {
-				break
-			}
-			for _, rec := range reply.Records {
-				if rec.LSN <= reply.CLSN {
-					w.check.read(a.l.id, rec.LSN, rec.Data, fmt.Sprintf("%s (read by the auditor)", n.id))
-					got[rec.LSN] = rec.Data
-				}
-			}
-			pos = reply.Through + 1
-		}
-	}
-	cold := w.newArchive(true, w.ids).Reader(a.l.id)
-	for lsn := protocol.LSN(1); lsn <= tail; lsn++ {
-		if got[lsn] == nil {
-			if rec, err := cold.Read(context.Background(), lsn, archive.Watermark{}, nil); err == nil {
-				got[lsn] = rec.Data
-			}
-		}
-	}
-	w.check.final(a.l.id, tail, got, "the auditor")
-}
-
-// readCold reads the log from the archive alone, and every object in it.
-func (a *writerActor) readCold(tail protocol.LSN) {
-	w := a.client.w
-	arch := w.newArchive(true, w.ids)
-	cold := arch.Reader(a.l.id)
-	got := map[protocol.LSN][]byte{}
-	for lsn := protocol.LSN(1); lsn <= tail; lsn++ {
-		rec, err := cold.Read(context.Background(), lsn, archive.Watermark{}, nil)
-		if err != nil {
-			w.fail("L3", "log %s: LSN %d of %d cannot be read from the archive: %v", a.l.name, lsn, tail, err)
-			return
-		}
-		got[lsn] = rec.Data
-	}
-	w.check.final(a.l.id, tail, got, "the auditor (archive)")
-	ctx := context.Background()
-	for o, err := range objstore.All(ctx, w.store.inner, "sim/arch/") {
-		if err != nil {
-			w.fail("archive", "list: %v", err)
-			return
-		}
-		k, err := arch.ParseKey(o.Key)
-		if err != nil || k.Log != a.l.id {
-			continue
-		}
-		body, _, err := objstore.ReadAll(ctx, w.store.inner, o.Key, 1<<20)
-		if err == nil {
-			err = archive.Decode(k, body, func(r archive.Record) bool {
-				if k.Kind == archive.Committed {
-					w.check.read(a.l.id, r.LSN, r.Data, "object "+o.Key)
-				}
-				return true
-			})
-		}
-		if err != nil {
-			w.fail("archive", "object %s: %v", o.Key, err)
-			return
-		}
-	}
-}
-
-// unarchived says what is missing until everything up to tail is archived and the nodes of the log have dropped it.
-func (w *world) unarchived(l *simLog, tail protocol.LSN) string {
-	if a := w.archivedThrough(l.id); a < tail {
-		return fmt.Sprintf("archived through %d only", a)
-	}
-	e, h, err := w.recorded(l)
-	if err != nil {
-		return err.Error()
-	}
-	for _, m := range e {
-		n := w.byID[m.Node]
-		if n.inc != m.Incarnation || n.core == nil {
-			continue
-		}
-		st, ok := n.core.Log(l.id)
-		if ok && st.Activated == h.Last().Epoch && st.DroppedThrough < tail {
-			return fmt.Sprintf("archived, but %s has dropped through %d only (archived through %d there, watermark %d, highest %d)",
-				n.id, st.DroppedThrough, st.ArchivedThrough, st.CLSN, st.Highest)
-		}
-	}
-	return ""
 }
 
 // text prints counters, sorted.

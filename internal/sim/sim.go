@@ -13,6 +13,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -34,6 +35,8 @@ type Options struct {
 	// Workers is how many seeds run at a time; 0 is one for each processor. Every world is alone with its seed, so the report is the same
 	// for any number.
 	Workers int
+
+	required int // stands for requiredSeeds, if not zero
 }
 
 // Report is what a run over seeds found.
@@ -56,6 +59,16 @@ type Report struct {
 
 // requiredSeeds is how many seeds must do everything at least once.
 const requiredSeeds = 100
+
+// missing names what so many seeds should have done and did not; fewer than enough need not do anything.
+func missing(counters map[string]int, seeds, enough int) (names []string) {
+	for _, name := range required {
+		if seeds >= enough && counters[name] == 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
 
 // OK reports whether nothing was violated and nothing left untried.
 func (r *Report) OK() bool { return len(r.Failures) == 0 && len(r.Missing) == 0 }
@@ -91,13 +104,7 @@ func Run(o Options) *Report {
 	if o.Seeds == 1 {
 		r.Params = draw(o.From).String()
 	}
-	if o.Seeds >= requiredSeeds {
-		for _, name := range required {
-			if r.Counters[name] == 0 {
-				r.Missing = append(r.Missing, name)
-			}
-		}
-	}
+	r.Missing = missing(r.Counters, o.Seeds, cmp.Or(o.required, requiredSeeds))
 	r.Elapsed, r.CPU = time.Since(start), cpuTime()-cpu
 	return r
 }

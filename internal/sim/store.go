@@ -43,6 +43,7 @@ func newStore(s *scheduler, rng *rand.Rand, seed uint64, p *params, c *counters)
 	puts := &countingStore{Store: inner}
 	st := &store{s: s, rng: rng, p: p, c: c, inner: inner, puts: puts, f: faulty.New(puts, faulty.Config{Seed: seed})}
 	puts.created = func(key string) { st.created = append(st.created, creation{key, s.now}) }
+	puts.stored, puts.removed = func(string, bool) {}, func(string) {}
 	for _, r := range []faulty.Rule{
 		{Ops: faulty.AllOps, Fault: faulty.Unavailable, Probability: p.storeUnavailable},
 		{Ops: faulty.Puts, Fault: faulty.Conflict, Probability: p.storeConflict},
@@ -122,6 +123,8 @@ func (t *store) Put(ctx context.Context, key string, body []byte, meta map[strin
 			t.c.add(&t.c.HiddenRetries)
 		case errors.Is(err, objstore.ErrConflict):
 			t.c.add(&t.c.StoreConflicts)
+		case errors.Is(err, objstore.ErrPrecondition):
+			t.c.add(&t.c.StoreRefusals)
 		}
 		if t.p.storeLate > 0 && !t.calm {
 			t.s.after(protocol.Time(t.rng.Int64N(int64(2000*protocol.Millisecond))), func() { t.f.Release(context.Background()) })
@@ -212,11 +215,13 @@ func (t *raceStore) takeLost() bool {
 // staleFor is how long a list may lag behind the writes.
 const staleFor = 500 * millisecond
 
-// countingStore counts the writes that were applied, whatever their sender is told.
+// countingStore sees the writes that are applied, whatever their sender is told.
 type countingStore struct {
 	objstore.Store
 	applied int
 	created func(key string)
+	stored  func(key string, created bool)
+	removed func(key string)
 }
 
 func (s *countingStore) Put(ctx context.Context, key string, body []byte, meta map[string]string, cond objstore.Condition) (objstore.Info, error) {
@@ -226,6 +231,16 @@ func (s *countingStore) Put(ctx context.Context, key string, body []byte, meta m
 		if cond.IsIfAbsent() {
 			s.created(key)
 		}
+		s.stored(key, cond.IsIfAbsent())
 	}
 	return info, err
+}
+
+func (s *countingStore) Delete(ctx context.Context, key string) error {
+	_, gone := s.Store.Head(ctx, key)
+	err := s.Store.Delete(ctx, key)
+	if err == nil && gone == nil {
+		s.removed(key)
+	}
+	return err
 }

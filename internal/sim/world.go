@@ -43,6 +43,9 @@ type world struct {
 	wipeAt  protocol.Stage                // when the next opener gets to that stage, a disk under it is replaced; StageFence: none
 	armed   protocol.Stage                // the stage in which the next opener dies; StageFence: none
 
+	gone    map[string]bool // objects that were deleted
+	halfWay int             // the next opener that repairs dies when it has sent so many messages of it; 0: none
+
 	failure *Failure
 	trace   *bytes.Buffer // nil unless asked for
 	sum     digest        // of every packet with its time: two runs of a seed must agree
@@ -52,13 +55,15 @@ type world struct {
 type simLog struct {
 	name string
 	id   protocol.LogID
+	// deleted: its tombstone is on record. Another log may have the name.
+	deleted bool
 }
 
 func newWorld(seed uint64, m Mutant, verbose bool) *world {
 	p := draw(seed)
 	w := &world{scheduler: newScheduler(), p: p, mutant: m, byID: map[protocol.NodeID]*node{}, clients: 1000,
 		load: derive(seed, "load"), chance: derive(seed, "faults"), ids: derive(seed, "ids"), opening: map[protocol.LogID]int{},
-		targets: map[*client]protocol.Ensemble{}, openers: map[*client]protocol.Ensemble{}}
+		targets: map[*client]protocol.Ensemble{}, openers: map[*client]protocol.Ensemble{}, gone: map[string]bool{}}
 	if verbose {
 		w.trace = &bytes.Buffer{}
 	}
@@ -68,6 +73,8 @@ func newWorld(seed uint64, m Mutant, verbose bool) *world {
 	w.store = newStore(w.scheduler, derive(seed, "store"), seed, p, &w.c)
 	w.check = newChecker(&w.c, w.fail)
 	w.cat = w.newCatalog()
+	w.store.puts.stored, w.store.puts.removed = w.stored, w.removed
+	w.check.record = w.onRecord
 	for i := range p.nodes {
 		n := newNode(w, i)
 		w.nodes = append(w.nodes, n)
@@ -76,19 +83,55 @@ func newWorld(seed uint64, m Mutant, verbose bool) *world {
 		n.boot()
 	}
 	for i := range p.logs {
-		l := &simLog{name: fmt.Sprintf("log%d", i)}
-		o := meta.DefaultOptions()
-		o.N, o.Qw, o.Window, o.SegmentBytes = p.n, p.qw, p.window, p.segment
-		o.FlushAge = time.Duration(p.flushAge / millisecond * millisecond)
-		rec, err := w.newBareCatalog().Create(context.Background(), l.name, o)
+		name := fmt.Sprintf("log%d", i)
+		rec, err := w.newBareCatalog().Create(context.Background(), name, w.logOptions())
 		if err != nil {
 			panic(fmt.Sprintf("create of a log on a healthy store: %v", err))
 		}
-		l.id = rec.Record.ID
-		w.logs = append(w.logs, l)
-		w.check.log(l.id).name = l.name
+		w.addLog(rec.Record.ID, name)
 	}
 	return w
+}
+
+func (w *world) logOptions() meta.Options {
+	p, o := w.p, meta.DefaultOptions()
+	o.N, o.Qw, o.Window, o.SegmentBytes = p.n, p.qw, p.window, p.segment
+	o.FlushAge = time.Duration(p.flushAge / millisecond * millisecond)
+	o.Retention = meta.Retention{Age: time.Duration(p.keepFor), Bytes: p.keepBytes}
+	return o
+}
+
+// addLog adds a log that was created.
+func (w *world) addLog(id protocol.LogID, name string) *simLog {
+	l := &simLog{name: name, id: id}
+	w.logs = append(w.logs, l)
+	w.check.log(id).name = name
+	return l
+}
+
+// inhabit lets writers and readers loose on a log.
+func (w *world) inhabit(l *simLog) {
+	for range w.p.writers {
+		w.writerLife(l)
+	}
+	if w.p.trims {
+		w.trimmer(l)
+	}
+	for range w.p.readers {
+		w.hotReader(l, false)
+		w.hotReader(l, true)
+		w.coldReader(l)
+		w.mergeReader(l)
+	}
+}
+
+// onRecord is what the record of a log says past all faults.
+func (w *world) onRecord(id protocol.LogID) (trimBefore protocol.LSN, lost protocol.LostRanges) {
+	rec, err := w.newBareCatalog().LoadByID(context.Background(), id)
+	if err != nil {
+		return 1, nil
+	}
+	return rec.Record.TrimBefore, rec.Record.LostRanges()
 }
 
 // newCatalog returns a catalog as one process has it, on the store with its delays and faults.
@@ -126,8 +169,8 @@ func (w *world) newArchive(bare bool, r *rand.Rand) *archive.Archive {
 // wall is the wall clock of the simulation.
 func (w *world) wall() time.Time { return wallAt(w.now) }
 
-func wallAt(now protocol.Time) time.Time {
-	return time.Unix(1_700_000_000, 0).Add(time.Duration(now)).UTC()
+func wallAt(t protocol.Time) time.Time {
+	return time.Unix(1_700_000_000, 0).Add(time.Duration(t)).UTC()
 }
 
 func (w *world) random(p []byte) {

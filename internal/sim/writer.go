@@ -25,7 +25,7 @@ func (w *world) writerLife(l *simLog) {
 	c := w.newClient("writer", func(c *client) {
 		a := &writerActor{client: c, l: l}
 		c.p.sleep(between(c.rng, 0, 500*millisecond))
-		for !w.healed {
+		for !w.healed && !l.deleted {
 			if err := a.openLog(openOptions{change: c.rng.IntN(6) == 0, survey: c.rng.IntN(2) == 0, timeout: 4 * second}); err != nil {
 				if lostTheRace(err) {
 					w.c.add(&w.c.Fenced)
@@ -159,9 +159,9 @@ func (a *writerActor) pump(until protocol.Time) {
 		a.w.Tick(w.now)
 		a.flush()
 		if a.w.NeedsRecordCheck() {
-			if rec, err := a.cat.Load(a.context(2*second), a.l.name); err == nil {
+			if rec, err := a.cat.Load(a.context(2*second), a.l.name); err == nil && rec.Record.ID == a.l.id {
 				a.w.RecordSeen(rec.Record.Epoch, false)
-			} else if errors.Is(err, meta.ErrNotFound) {
+			} else if err == nil || errors.Is(err, meta.ErrNotFound) {
 				a.w.RecordSeen(0, true)
 			}
 			continue
@@ -264,20 +264,4 @@ func (a *writerActor) reopen() {
 	for x := a.w.Committed() + 1; x < a.w.Next(); x++ {
 		w.check.gave(a.l.id, a.w.Epoch(), x, a.sent[x])
 	}
-}
-
-// trimmer moves the trim point of a log, never above what is archived: what matters here is that it changes the record
-// under the openers' feet (X4).
-func (w *world) trimmer(l *simLog) {
-	w.newClient("trimmer", func(c *client) {
-		for {
-			c.p.sleep(between(c.rng, 50*millisecond, 500*millisecond))
-			before := w.archivedThrough(l.id) + 1
-			rec, err := c.cat.Trim(c.context(3*second), l.name, l.id, protocol.LSN(1+c.rng.Int64N(int64(before))))
-			if err == nil {
-				w.c.add(&w.c.Trims)
-				w.tracef("%s: log %s trimmed before %d", c.name, l.name, rec.Record.TrimBefore)
-			}
-		}
-	})
 }
