@@ -1,6 +1,7 @@
 package btrlog_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -124,5 +125,36 @@ func TestConnectChecksNodeAddresses(t *testing.T) {
 		if err := client.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// R19: a client that has not heard of the log's tail trims all the same, or says that it did not: when the call returns nil the trim point has
+// moved, also right behind an append that no node was told is committed.
+func TestTrimByANewClient(t *testing.T) {
+	c := newCluster(t, "n1", "n2", "n3")
+	c.create(c.client(), "orders", btrlog.LogOptions{})
+	w := c.writer(c.client(), "orders")
+	last := fill(t, w, 20)
+	trimBefore := func() btrlog.LSN {
+		t.Helper()
+		info, err := c.client().Info(t.Context(), "orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.TrimBefore
+	}
+	if err := c.client().Trim(t.Context(), "orders", last+1); err != nil || trimBefore() != last+1 {
+		t.Fatalf("trim of all that is committed: %v, trimmed before %d", err, trimBefore())
+	}
+	if err := c.client().Trim(t.Context(), "orders", last+2); !errors.Is(err, btrlog.ErrInvalid) || trimBefore() != last+1 {
+		t.Fatalf("trim of what is not: %v, trimmed before %d", err, trimBefore())
+	}
+	last = fill(t, w, 5)
+	c.stop("n2")
+	c.stop("n3") // nobody can say how far the log is committed
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := c.client().Trim(ctx, "orders", last+1); !errors.Is(err, btrlog.ErrUnavailable) || trimBefore() != last-4 {
+		t.Fatalf("trim without a quorum: %v, trimmed before %d", err, trimBefore())
 	}
 }

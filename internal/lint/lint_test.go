@@ -43,6 +43,7 @@ var rules = map[string]func(*Tree) []string{
 	"MachinePaths": func(t *Tree) []string { return MachinePaths(t, exampleCheckout) },
 	"Format":       Format,
 	"DocComments":  DocComments,
+	"NamedTests":   NamedTests,
 	"GoMod":        func(t *Tree) []string { return GoMod(t, "go.mod", Modules) },
 	"ProgramGoMod": func(t *Tree) []string { return GoMod(t, program+"/go.mod", ProgramModules) },
 	"TortureGoMod": func(t *Tree) []string { return GoMod(t, "torture/go.mod", TortureModules) },

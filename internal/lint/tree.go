@@ -22,6 +22,8 @@ type Tree struct {
 	Module string // the module path of the root's go.mod
 	Files  []*File
 	fset   *token.FileSet
+	// scripts are the paths of the scenario scripts.
+	scripts []string
 }
 
 // File is one text file of a tree.
@@ -88,6 +90,9 @@ func Load(fsys fs.FS) (*Tree, error) {
 		t.Files = append(t.Files, f)
 		return nil
 	})
+	if err == nil {
+		t.scripts, err = fs.Glob(fsys, scripts+"*.txt")
+	}
 	if err == nil && t.Module == "" {
 		err = fmt.Errorf("no go.mod that begins with its module line at the root")
 	}

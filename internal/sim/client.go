@@ -320,7 +320,7 @@ func (c *client) drive(l *simLog, rec meta.LogRecord, o openOptions, loss *proto
 		sends = op.Sends(sends[:0])
 		for _, s := range sends {
 			c.send(s.To, s.Msg)
-			c.dieRepairing(recorded, op.Stage())
+			c.dieRepairing(op.Stage())
 		}
 		if loss != nil {
 			c.lookForLoss(op, l, rec.Epoch, deadline)
@@ -371,9 +371,9 @@ func (c *client) die() {
 	c.p.kill()
 }
 
-// dieRepairing ends an opener in the middle of its repair, when the nemesis has asked for it: some nodes have some of what it sent. One
-// of the nodes that the tail may have come from is out of everybody's reach for a while then.
-func (c *client) dieRepairing(recorded protocol.Ensemble, stage protocol.Stage) {
+// dieRepairing ends an opener in the middle of its repair, when the nemesis has asked for it: some nodes have some of what it sent. The
+// node that the nemesis has named is out of everybody's reach for a while then.
+func (c *client) dieRepairing(stage protocol.Stage) {
 	w := c.w
 	if w.halfWay == 0 || stage != protocol.StageRepair || c.again == nil || w.healed {
 		return
@@ -382,11 +382,7 @@ func (c *client) dieRepairing(recorded protocol.Ensemble, stage protocol.Stage) 
 		return
 	}
 	w.c.add(&w.c.RepairsCutShort)
-	n, length := w.byID[recorded[w.chance.IntN(len(recorded))].Node], between(w.chance, second, 4*second)
-	for _, o := range w.actors {
-		w.net.block(o.ep, n.ep, w.now+length)
-		w.net.block(n.ep, o.ep, w.now+length)
-	}
+	w.net.dark[w.source.ep] = w.now + between(w.chance, second, 4*second)
 	c.die()
 }
 

@@ -13,13 +13,11 @@ import (
 )
 
 // flushEvery is how often a node of a healthy cluster looks for something to archive, lookEvery how often it looks whether others archived
-// what it still holds, flushPatience how long a node waits for each one of lower rank, releaseIdle after how long without
-// appends the window is dropped too.
+// what it still holds, flushPatience how long a node waits for each one of lower rank.
 const (
 	flushEvery    = 40 * millisecond
 	lookEvery     = 300 * millisecond
 	flushPatience = 150 * millisecond
-	releaseIdle   = 400 * millisecond
 )
 
 // flush is a node's flusher: segments go to the archive, what is archived goes from the disk. It runs beside the shard's
@@ -171,7 +169,7 @@ func (n *node) look(p *proc, arch *archive.Archive, cat *meta.Catalog, life int)
 // tidy drops the windows of idle logs and gives files back.
 func (n *node) tidy(*proc) {
 	n.post(func() {
-		n.core.Release(n.w.now, releaseIdle)
+		n.core.Release(n.w.now, n.w.p.releaseIdle)
 	})
 	n.tidying = true // behind the commit of that batch
 }

@@ -126,8 +126,8 @@ func (w *world) fault(name string) {
 		// The next open that gets there dies at the start of that stage, before it has sent anything.
 		w.armed = pick(w.chance, protocol.StageFetch, protocol.StageRepair, protocol.StageInstall, protocol.StageActivate, protocol.StageActivate)
 	case "killRepairing":
-		// The next opener that repairs dies when it has sent a part of that.
-		w.halfWay = 1 + w.chance.IntN(12)
+		// What the next opener repairs was on one node alone; it dies when it has sent a part of that, and the node is out of reach then.
+		w.heardAlone(n, length, func() { w.halfWay, w.source = 1+w.chance.IntN(8), n })
 	case "leaveBehind":
 		w.leaveBehind(n, length)
 	case "disaster":
@@ -161,9 +161,9 @@ func (w *world) fault(name string) {
 	}
 }
 
-// leaveBehind makes a node miss what comes: for a moment it is the only one that hears a writer, which dies, and then all that writes or
-// opens reaches it much later. Readers and the archive do not know of that.
-func (w *world) leaveBehind(n *node, length protocol.Time) {
+// heardAlone makes a node the only one that hears a writer, for a moment; then the writer dies, and what it has sent last is on that node's
+// disk alone.
+func (w *world) heardAlone(n *node, length protocol.Time, then func()) {
 	var writers []*client
 	for _, c := range w.actors {
 		if c.again != nil && w.targets[c] == nil {
@@ -173,7 +173,6 @@ func (w *world) leaveBehind(n *node, length protocol.Time) {
 	if len(writers) == 0 || n.state != nodeUp {
 		return
 	}
-	w.c.add(&w.c.LeftBehind)
 	c, alone := writers[w.chance.IntN(len(writers))], between(w.chance, 2*millisecond, 60*millisecond)
 	for _, o := range w.nodes {
 		if o != n {
@@ -194,8 +193,22 @@ func (w *world) leaveBehind(n *node, length protocol.Time) {
 				}
 			})
 		}
-		late := uint16(1<<classOpen | 1<<classRepair | 1<<classFetch | 1<<classActivate | 1<<classWatermark | 1<<classAppend)
-		w.net.starved = append(w.net.starved, starvation{late, n.ep, w.now + 2*length, 2 * length})
+		then()
+	})
+}
+
+// leaveBehind makes a node that was the only one to hear a writer miss what comes: the next open reaches it when others have decided
+// already, and what that writes reaches it much later. Readers and the archive do not know of that.
+func (w *world) leaveBehind(n *node, length protocol.Time) {
+	w.heardAlone(n, length, func() {
+		w.c.add(&w.c.LeftBehind)
+		w.net.starved = append(w.net.starved, starvation{1 << classOpen, n.ep, w.now + 2*length, between(w.chance, 100*millisecond, 500*millisecond)},
+			starvation{1<<classRepair | 1<<classFetch | 1<<classActivate | 1<<classWatermark | 1<<classAppend, n.ep, w.now + 2*length, 2 * length})
+		for _, l := range w.logs {
+			if !l.deleted {
+				w.nearReader(l, n, w.now+2*length)
+			}
+		}
 	})
 }
 

@@ -67,13 +67,14 @@ type network struct {
 	c       *counters
 	hosts   map[endpoint]func(from endpoint, packet []byte)
 	blocked map[[2]endpoint]protocol.Time // until when a direction is blocked
+	dark    map[endpoint]protocol.Time    // until when a host is out of everybody's reach, of those that come later too
 	starved []starvation
 	healed  bool
 	trace   func(from, to endpoint, what string, packet []byte)
 }
 
 func newNetwork(s *scheduler, rng *rand.Rand, p *params, c *counters) *network {
-	return &network{s: s, rng: rng, p: p, c: c, hosts: map[endpoint]func(endpoint, []byte){}, blocked: map[[2]endpoint]protocol.Time{}}
+	return &network{s: s, rng: rng, p: p, c: c, hosts: map[endpoint]func(endpoint, []byte){}, blocked: map[[2]endpoint]protocol.Time{}, dark: map[endpoint]protocol.Time{}}
 }
 
 // block stops everything from a to b until the given instant; the other direction goes on.
@@ -89,6 +90,7 @@ func (n *network) isBlocked(a, b endpoint) bool { return n.s.now < n.blocked[[2]
 func (n *network) heal() {
 	n.healed = true
 	clear(n.blocked)
+	clear(n.dark)
 	n.starved = nil
 }
 
@@ -111,6 +113,10 @@ func (n *network) latency(from, to endpoint, c class) protocol.Time {
 // send takes ownership of packet.
 func (n *network) send(from, to endpoint, c class, packet []byte) {
 	n.c.add(&n.c.Packets)
+	if n.s.now < n.dark[from] || n.s.now < n.dark[to] {
+		n.c.add(&n.c.Partitioned)
+		return
+	}
 	if until, ok := n.blocked[[2]endpoint{from, to}]; ok {
 		if n.s.now < until {
 			n.c.add(&n.c.Partitioned)

@@ -58,7 +58,8 @@ type params struct {
 	keepBytes    int64
 	keepFor      protocol.Time
 	collectEvery protocol.Time
-	disasters    int // how often more disks are lost than a log survives
+	releaseIdle  protocol.Time // after how long without appends a node drops the window too
+	disasters    int           // how often more disks are lost than a log survives
 }
 
 type weighted struct {
@@ -170,6 +171,7 @@ func draw(seed uint64) *params {
 func (p *params) drawMore(r *rand.Rand) {
 	p.collectEvery = pick(r, 100*millisecond, 300*millisecond, second)
 	p.trimAll = r.IntN(2) == 0
+	p.releaseIdle = pick(r, 400*millisecond, 400*millisecond, 5*second)
 	if p.logs <= 3 { // retention and deletions are for few logs: a round asks the store about each
 		switch r.IntN(6) {
 		case 0:
@@ -185,6 +187,9 @@ func (p *params) drawMore(r *rand.Rand) {
 	for _, f := range []string{"leaveBehind", "killRepairing"} {
 		if w := r.IntN(4); w > 0 && r.IntN(2) == 0 {
 			p.faults = append(p.faults, weighted{f, w})
+			if f == "killRepairing" && r.IntN(2) == 0 {
+				p.maxRecord, p.blockBytes = 4000, 1200 // so that a batch is repaired in many messages
+			}
 		}
 	}
 	if p.disasters > 0 {
@@ -209,13 +214,13 @@ func (p *params) String() string {
 		"  disk: write=%s direct=%v segment=%d snapshot=%d records\n"+
 		"  store: delay=%s unavailable=%.3f conflict=%.3f lost=%.3f late=%.3f stale lists=%.3f\n"+
 		"  log: window=%d segment=%d flush age=%s segment age=%s record<=%d block=%d\n"+
-		"  writers: think=%s life=%s\n  archive: looks every %s; retain %d, %d bytes; disk budget %d; packs=%.1f; trims=%v to the tail=%v; keep %d bytes, %s; deletes=%v; collects every %s; disasters=%d\n  faults: every %s:%s; power cut at end=%v",
+		"  writers: think=%s life=%s\n  archive: looks every %s, drops idle windows after %s; retain %d, %d bytes; disk budget %d; packs=%.1f; trims=%v to the tail=%v; keep %d bytes, %s; deletes=%v; collects every %s; disasters=%d\n  faults: every %s:%s; power cut at end=%v",
 		p.seed, p.nodes, p.n, p.qw, p.logs, p.writers, p.readers, ms(p.chaos),
 		ms(p.netDelay), ms(p.netJitter), p.netLoss, p.netDup, p.netStall, ms(p.netStallMax),
 		ms(p.diskWrite), p.direct, p.lstSegment, p.snapshotRecords,
 		ms(p.storeDelay), p.storeUnavailable, p.storeConflict, p.storeLost, p.storeLate, p.storeStale,
 		p.window, p.segment, ms(p.flushAge), ms(p.segmentAge), p.maxRecord, p.blockBytes,
-		ms(p.think), ms(p.life), ms(p.flushEvery), p.retain, p.retainBytes, p.budget, p.packs, p.trims, p.trimAll, p.keepBytes, ms(p.keepFor), p.deletes, ms(p.collectEvery), p.disasters, ms(p.faultEvery), f, p.powerCutAtEnd)
+		ms(p.think), ms(p.life), ms(p.flushEvery), ms(p.releaseIdle), p.retain, p.retainBytes, p.budget, p.packs, p.trims, p.trimAll, p.keepBytes, ms(p.keepFor), p.deletes, ms(p.collectEvery), p.disasters, ms(p.faultEvery), f, p.powerCutAtEnd)
 }
 
 func ms(t protocol.Time) string { return fmt.Sprintf("%.3fms", float64(t)/1e6) }

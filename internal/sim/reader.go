@@ -284,3 +284,19 @@ func (r *readerActor) serveMerged(m *protocol.Merge, replies []*protocol.ReadRep
 		w.c.add(&w.c.LostThenFound)
 	}
 }
+
+// nearReader reads the end of a log for a while from one node alone, the nearest to it.
+func (w *world) nearReader(l *simLog, n *node, until protocol.Time) {
+	w.newClient("near", func(c *client) {
+		r := &readerActor{client: c, l: l}
+		for w.now < until && !w.healed && !l.deleted {
+			c.p.sleep(between(c.rng, 2*millisecond, 30*millisecond))
+			acked := w.check.log(l.id).acked
+			reply := r.ask(n.id, acked-min(acked-min(acked, 1), protocol.LSN(c.rng.Int64N(30))), acked+20, 0)
+			if reply != nil && len(reply.Records) > 0 {
+				r.pos = reply.Records[0].LSN
+				r.serve(reply)
+			}
+		}
+	})
+}

@@ -45,6 +45,7 @@ type world struct {
 
 	gone    map[string]bool // objects that were deleted
 	halfWay int             // the next opener that repairs dies when it has sent so many messages of it; 0: none
+	source  *node           // which is out of reach then
 
 	failure *Failure
 	trace   *bytes.Buffer // nil unless asked for

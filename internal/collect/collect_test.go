@@ -1,0 +1,169 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/btrlog/btrlog/internal/archive"
+	"github.com/btrlog/btrlog/internal/meta"
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/objstore"
+	"github.com/btrlog/btrlog/objstore/faulty"
+	"github.com/btrlog/btrlog/objstore/memory"
+)
+
+const testInc protocol.Incarnation = 7
+
+// place is a store with a log of four objects of ten records each.
+type place struct {
+	t     *testing.T
+	inner *memory.Store
+	store *faulty.Store
+	cat   *meta.Catalog
+	arch  *archive.Archive
+	log   meta.LogRecord
+	c     *Collector
+
+	deleted []protocol.LogID // what the shards were told
+}
+
+func newPlace(t *testing.T, rules Rules) *place {
+	p := &place{t: t, inner: memory.New(memory.Options{Name: t.Name()})}
+	p.store = faulty.New(p.inner, faulty.Config{})
+	r := rand.New(rand.NewPCG(1, 2))
+	sleep := func(context.Context, time.Duration) error { return nil }
+	var err error
+	if p.cat, err = meta.New(p.store, meta.Config{Root: "r", Random: r.Uint64, Now: func() time.Time { return time.Unix(1, 0) }, Sleep: sleep}); err != nil {
+		t.Fatal(err)
+	}
+	if p.arch, err = archive.New(p.store, archive.Options{Root: "r", Sleep: sleep, Rand: r.Float64, Attempts: 1}); err != nil {
+		t.Fatal(err)
+	}
+	log, err := p.cat.Create(t.Context(), "orders", meta.DefaultOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.log = log.Record
+	for i := range protocol.LSN(4) {
+		if err := p.flush(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.c = New(Config{Incarnation: testInc, Catalog: p.cat, Archive: p.arch, Rules: rules, Thorough: 3, Orphans: 5,
+		Clock:   func(context.Context) (time.Time, error) { return time.Time{}, nil },
+		Bound:   func(ctx context.Context) (context.Context, context.CancelFunc) { return ctx, func() {} },
+		Forget:  func(l Known) { t.Errorf("log %v is forgotten", l.ID) },
+		Deleted: func(l Known) { p.deleted = append(p.deleted, l.ID) },
+		Failed:  func(id protocol.LogID, err error) { t.Errorf("log %v: %v", id, err) },
+	})
+	return p
+}
+
+// flush archives the i-th ten records.
+func (p *place) flush(i protocol.LSN) error {
+	s := protocol.Segment{Log: p.log.ID, Label: 1, SegStart: i*10 + 1, First: i*10 + 1, Last: i*10 + 10, CLSN: 40, Complete: true}
+	_, err := p.arch.Flush(p.t.Context(), s, func(yield func(archive.Record, error) bool) {
+		for x := s.First; x <= s.Last; x++ {
+			if !yield(archive.Record{LSN: x, Label: 1, Data: []byte{byte(x)}}, nil) {
+				return
+			}
+		}
+	})
+	return err
+}
+
+func (p *place) objects() (n int) {
+	p.t.Helper()
+	for _, err := range objstore.All(p.t.Context(), p.inner, "r/arch/") {
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		n++
+	}
+	return n
+}
+
+func (p *place) rounds(from, to uint64, deleted bool) {
+	p.t.Helper()
+	known := []Known{{ID: p.log.ID, Name: "orders", Peers: []protocol.Incarnation{testInc}, Deleted: deleted}}
+	for r := from; r <= to; r++ {
+		if err := p.c.Round(p.t.Context(), r, known); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// TestStalledCreator: a flusher whose PUT is under way for long makes an object again that was deleted meanwhile (A4, R8). It is below the
+// trim point, so nobody is shown what it holds, and it goes again; with the later look left out it stays.
+func TestStalledCreator(t *testing.T) {
+	for _, never := range []bool{false, true} {
+		p := newPlace(t, Rules{NeverAgain: never})
+		// Another node's PUT of the first object, which it began before that one was there, arrives late.
+		key := ""
+		for o, err := range objstore.All(t.Context(), p.inner, "r/arch/") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			key = o.Key
+			break
+		}
+		body, info, err := objstore.ReadAll(t.Context(), p.inner, key, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.store.Add(faulty.Rule{Ops: faulty.PutIfAbsent, Prefix: "r/arch/", Fault: faulty.Late, Count: 1})
+		if _, err := p.store.Put(t.Context(), key, body, info.Metadata, objstore.IfAbsent()); !errors.Is(err, objstore.ErrUnknown) {
+			t.Fatalf("a put that is under way: %v", err)
+		}
+		if _, err := p.cat.Trim(t.Context(), "orders", p.log.ID, 21); err != nil {
+			t.Fatal(err)
+		}
+		p.rounds(1, 1, false)
+		if n := p.objects(); n != 2 {
+			t.Fatalf("%d objects are left of four, two of which are trimmed", n)
+		}
+		p.store.Release(t.Context())
+		if n := p.objects(); n != 3 {
+			t.Fatalf("%d objects: the stalled creator has not made its one again", n)
+		}
+		p.rounds(2, 5, false)
+		if n, want := p.objects(), map[bool]int{false: 2, true: 3}[never]; n != want {
+			t.Errorf("%d objects a few rounds later, want %d (rule broken: %v)", n, want, never)
+		}
+	}
+}
+
+// TestDeletedLog: all objects of a deleted log go, whether its nodes have heard of the deletion, or not, or do not know the log any
+// more; those who have not are told.
+func TestDeletedLog(t *testing.T) {
+	p := newPlace(t, Rules{})
+	p.rounds(1, 10, false)
+	if n := p.objects(); n != 4 || len(p.deleted) > 0 {
+		t.Fatalf("%d of 4 objects are left of a log that nobody deleted; told %v", n, p.deleted)
+	}
+	p.rounds(11, 20, true) // hearsay: the metadata does not say so
+	if n := p.objects(); n != 4 {
+		t.Fatalf("%d of 4 objects are left of a log that the metadata does not call deleted", n)
+	}
+	if err := p.cat.Delete(t.Context(), "orders", meta.Owner{ID: p.log.ID}); err != nil {
+		t.Fatal(err)
+	}
+	p.rounds(21, 21, false)
+	if n := p.objects(); n != 0 || len(p.deleted) != 1 || p.deleted[0] != p.log.ID {
+		t.Fatalf("%d objects of a deleted log are left; told %v", n, p.deleted)
+	}
+	if err := p.flush(0); err != nil { // one who has not heard
+		t.Fatal(err)
+	}
+	for r := uint64(22); r < 22+5; r++ {
+		if err := p.c.Round(t.Context(), r, nil); err != nil { // no shard knows it
+			t.Fatal(err)
+		}
+	}
+	if n := p.objects(); n != 0 {
+		t.Errorf("%d objects of a deleted log that no node knows are left", n)
+	}
+}
