@@ -55,11 +55,12 @@ func (n *node) mergePacks(p *proc, arch *archive.Archive) {
 		switch {
 		case errors.Is(err, meta.ErrDeleted):
 			return protocol.MaxLSN + 1, nil
+		case errors.Is(err, meta.ErrNotFound):
+			return 0, nil // nothing is dropped on a guess
 		case err != nil:
 			return 0, err
 		}
-		_ = l
-		return 0, nil
+		return l.Record.TrimBefore, nil
 	}
 	old := w.wall().Add(-2 * time.Duration(staleFor))
 	ctx := p.context(w.now + 60*second)

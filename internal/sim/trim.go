@@ -220,14 +220,15 @@ func (w *world) stored(key string, created bool) {
 	h.expired = r.TrimBefore
 }
 
-// mayExpire says why a retention must not move the trim point from before to where the record has it.
+// mayExpire says why a retention must not move the trim point from before to where the record has it. Where there are packs, objects are
+// neither weighed nor asked for their age: what goes must be archived, that is all.
 func (w *world) mayExpire(r *meta.LogRecord, before protocol.LSN) string {
 	keep := r.Options.Retention
 	if keep == (meta.Retention{}) {
 		return "there is none"
 	}
-	kept, proven := int64(0), before-1
-	var objects []protocol.ArchivedObject
+	kept := int64(0)
+	var proof []protocol.ArchivedObject
 	for o, err := range w.objects(r.ID) {
 		if err != nil {
 			return err.Error()
@@ -241,10 +242,17 @@ func (w *world) mayExpire(r *meta.LogRecord, before protocol.LSN) string {
 		}
 		// A younger copy of what an old one has may come at any time, also after somebody has looked what there is.
 		if keep.Age == 0 || w.wall().Sub(o.modified) >= keep.Age {
-			objects = append(objects, protocol.ArchivedObject{First: k.First, Last: k.Last, CLSN: k.Last})
+			proof = append(proof, protocol.ArchivedObject{First: k.First, Last: k.Last, CLSN: k.Last})
 		}
 	}
-	if proven = provenThrough(proven, objects, w.check.log(r.ID).lost); proven < r.TrimBefore-1 {
+	if w.p.packs > 0 {
+		all, err := w.newArchive(true, w.ids).Look(context.Background(), r.ID, before-1)
+		if err != nil {
+			return err.Error()
+		}
+		kept, proof = keep.Bytes, all
+	}
+	if proven := provenThrough(before-1, proof, w.check.log(r.ID).lost); proven < r.TrimBefore-1 {
 		return fmt.Sprintf("only what is up to LSN %d was archived for so long", proven)
 	}
 	if keep.Bytes > 0 && kept < keep.Bytes {
