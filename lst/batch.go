@@ -3,7 +3,6 @@ package lst
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"slices"
 )
 
@@ -179,7 +178,7 @@ func (b *Batch) sum() {
 			continue
 		}
 		if op := &ops[0]; op.isRecord() {
-			op.crc = crc32.Checksum(body[op.off:][:op.n], castagnoli)
+			op.crc = checksum(body[op.off:][:op.n])
 		}
 		ops = ops[1:]
 	}

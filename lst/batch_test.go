@@ -21,6 +21,9 @@ func TestBatchSums(t *testing.T) {
 			if got, want := [...]uint32{x, y, z}[i], crc32.Checksum(p, castagnoli); got != want {
 				t.Fatalf("%d bytes, slice %d: %08x, want %08x", n, i, got, want)
 			}
+			if got, want := checksum(p), crc32.Checksum(p, castagnoli); got != want {
+				t.Fatalf("%d bytes alone: %08x, want %08x", n, got, want)
+			}
 		}
 	}
 	var b Batch

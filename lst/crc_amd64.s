@@ -10,6 +10,42 @@ TEXT ·hasCRC32C(SB), NOSPLIT, $0-1
 	MOVB CX, ret+0(FP)
 	RET
 
+// func crc32c1(p *byte, n int) uint32
+TEXT ·crc32c1(SB), NOSPLIT, $0-20
+	MOVQ p+0(FP), SI
+	MOVQ n+8(FP), CX
+	MOVL $-1, AX
+	MOVQ CX, R9
+	SHRQ $3, R9
+	JZ   rest
+
+words:
+	CRC32Q (SI), AX
+	ADDQ   $8, SI
+	DECQ   R9
+	JNZ    words
+
+rest:
+	ANDQ $7, CX
+	JZ   done
+	CMPQ CX, $4
+	JLT  bytes
+	CRC32L (SI), AX
+	ADDQ   $4, SI
+	SUBQ   $4, CX
+	JZ     done
+
+bytes:
+	CRC32B (SI), AX
+	INCQ   SI
+	DECQ   CX
+	JNZ    bytes
+
+done:
+	NOTL AX
+	MOVL AX, ret+16(FP)
+	RET
+
 // func crc32c3(a, b, c *byte, n int) (x, y, z uint32)
 TEXT ·crc32c3(SB), NOSPLIT, $0-44
 	MOVQ a+0(FP), SI

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"sort"
@@ -333,7 +332,7 @@ func (x *index) readRecord(id StreamID, seq uint64, s slot, dst []byte) ([]byte,
 
 // recordOK checks a checksum followed by its payload.
 func recordOK(raw []byte, at pos, salt uint32, id StreamID, seq uint64) bool {
-	sum := crc32.Checksum(raw[recordCRCBytes:], castagnoli) ^ recordBind(at, salt, id, seq)
+	sum := checksum(raw[recordCRCBytes:]) ^ recordBind(at, salt, id, seq)
 	return sum == binary.LittleEndian.Uint32(raw)
 }
 

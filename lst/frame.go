@@ -149,8 +149,8 @@ func putFrameHead(b []byte, kind frameKind, claim pos, at pos, salt uint32) {
 	binary.LittleEndian.PutUint32(b[4:], uint32(len(body)))
 	binary.LittleEndian.PutUint64(b[8:], uint64(claim))
 	bound := bind(at, salt)
-	binary.LittleEndian.PutUint32(b[16:], crc32.Checksum(body, castagnoli)^bound)
-	binary.LittleEndian.PutUint32(b[20:], crc32.Checksum(b[:20], castagnoli)^bound)
+	binary.LittleEndian.PutUint32(b[16:], checksum(body)^bound)
+	binary.LittleEndian.PutUint32(b[20:], checksum(b[:20])^bound)
 }
 
 // readFrameHead parses a frame head found at position at; ok is false for

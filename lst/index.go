@@ -218,8 +218,8 @@ func (x *index) add(st *stream, seq uint64, s slot, replace bool) {
 func (x *index) grew(st *stream, seq uint64, n int, seg uint32, bytes uint64) {
 	ver := st.ver.Load()
 	st.ver.Store(ver + 1)
-	st.bytes.Store(st.bytes.Load() + bytes)
-	st.eof.Store(seq + uint64(n))
+	storeRelease(&st.bytes, st.bytes.Load()+bytes)
+	storeRelease(&st.eof, seq+uint64(n))
 	st.ver.Store(ver + 2)
 	x.liveAdd(seg, int64(n), int64(bytes))
 	x.touch(st, seq&^(leafSlots-1))
