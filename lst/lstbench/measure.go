@@ -20,6 +20,7 @@ type Ratio struct {
 	Value, Low, High float64 // of the medians; quartiles of the ratios of neighbouring blocks
 	A, B             time.Duration
 	FastA, FastB     time.Duration // the fastest blocks: what other work on the machine disturbed least
+	AllA, AllB       time.Duration // the mean of all blocks: a side whose blocks are of two kinds has its median in one of them
 	Blocks           int
 }
 
@@ -50,10 +51,19 @@ func Interleave(blocks int, a, b Side, progress func(done, total int) error) (Ra
 	}
 	ma, mb := Quantile(as, .5), Quantile(bs, .5)
 	return Ratio{
+		AllA: mean(as), AllB: mean(bs),
 		Value: ma / mb, Low: Quantile(pairs, .25), High: Quantile(pairs, .75), Blocks: blocks,
 		A: time.Duration(ma * 1e9), B: time.Duration(mb * 1e9),
 		FastA: time.Duration(as[0] * 1e9), FastB: time.Duration(bs[0] * 1e9), // Quantile has sorted them
 	}, nil
+}
+
+func mean(seconds []float64) time.Duration {
+	sum := 0.
+	for _, v := range seconds {
+		sum += v
+	}
+	return time.Duration(sum / float64(max(len(seconds), 1)) * 1e9)
 }
 
 // Quantile is the value at a part q of the way through the sorted values, which it leaves sorted.
@@ -80,6 +90,7 @@ func (r *Result) SetRatio(x Ratio, a, b string, ops int) {
 	r.Value, r.Low, r.High, r.Blocks, r.Unit = x.Value, x.Low, x.High, x.Blocks, "×"
 	r.Note("median of a block of %d: %s %s each, %s %s each", ops, a, each(x.A, ops), b, each(x.B, ops))
 	r.Note("fastest block of each: %s and %s, %s ×", each(x.FastA, ops), each(x.FastB, ops), Number(x.FastA.Seconds()/max(x.FastB.Seconds(), 1e-9)))
+	r.Note("mean of all blocks: %s and %s, %s ×", each(x.AllA, ops), each(x.AllB, ops), Number(x.AllA.Seconds()/max(x.AllB.Seconds(), 1e-9)))
 }
 
 func each(d time.Duration, ops int) string {
