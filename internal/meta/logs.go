@@ -106,7 +106,7 @@ type claimJSON struct {
 
 func (*claimJSON) limit() int64 { return maxSmallBytes }
 func (j *claimJSON) decode(body []byte) error {
-	if err := strict(body, j, firstVersion); err != nil {
+	if err := strict(body, j, &j.Format, firstVersion); err != nil {
 		return err
 	}
 	return CheckName(j.Name)

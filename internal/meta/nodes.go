@@ -46,7 +46,7 @@ func (r *ClusterRecord) encode() ([]byte, error) {
 
 func (r *ClusterRecord) decode(body []byte) error {
 	var j clusterJSON
-	if err := strict(body, &j, firstVersion); err != nil {
+	if err := strict(body, &j, &j.Format, firstVersion); err != nil {
 		return err
 	}
 	*r = ClusterRecord{uint64(j.ID), j.Created, j.Write}
@@ -147,7 +147,7 @@ func (r *NodeRecord) encode() ([]byte, error) {
 
 func (r *NodeRecord) decode(body []byte) error {
 	var j nodeJSON
-	if err := strict(body, &j, firstVersion); err != nil {
+	if err := strict(body, &j, &j.Format, firstVersion); err != nil {
 		return err
 	}
 	*r = NodeRecord{j.ID, protocol.Incarnation(j.Incarnation), j.UDP, j.HTTP, j.Zone, j.Shards, j.State, j.Start, j.Updated, j.Revision, j.Write}
@@ -329,7 +329,7 @@ func (*ensembleJSON) encode() ([]byte, error) {
 	return nil, fmt.Errorf("an ensemble is never replaced")
 }
 func (*ensembleJSON) follows(*ensembleJSON) error { return fmt.Errorf("an ensemble is never replaced") }
-func (j *ensembleJSON) decode(body []byte) error  { return strict(body, j, firstVersion) }
+func (j *ensembleJSON) decode(body []byte) error  { return strict(body, j, &j.Format, firstVersion) }
 
 // isEnsembleID checks the form of an ensemble's id: 32 hex digits.
 func isEnsembleID(id string) bool {

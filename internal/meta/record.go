@@ -217,18 +217,18 @@ func (r *LogRecord) encode() ([]byte, error) {
 		format = lostVersion
 		lost = append(lost, lostJSON{l.From, l.To, l.Epoch, l.Skipped, l.At})
 	}
-	return json.MarshalIndent(logJSON{
+	return marshalHistory(logJSON{
 		Format: format, Lost: lost, Name: r.Name, ID: hex64(r.ID), State: r.State, Epoch: r.Epoch, OpenNonce: r.OpenNonce, Opener: r.Opener,
 		Ensemble: r.Ensemble, History: r.History, TrimBefore: r.TrimBefore, Created: r.Created, Updated: r.Updated,
 		Revision: r.Revision, Write: r.Write,
 		Options: optionsJSON{N: o.N, Qw: o.Qw, Zones: o.Zones, SegmentBytes: o.SegmentBytes, Window: o.Window, Durability: o.Durability,
 			FlushAgeMs: o.FlushAge.Milliseconds(), RetentionAgeMs: o.Retention.Age.Milliseconds(), RetentionBytes: o.Retention.Bytes},
-	}, "", " ")
+	})
 }
 
 func (r *LogRecord) decode(body []byte) error {
 	var j logJSON
-	if err := strict(body, &j, FormatVersion); err != nil {
+	if err := strictHistory(body, &j); err != nil {
 		return err
 	}
 	if (j.Format >= lostVersion) != (len(j.Lost) > 0) {
@@ -275,30 +275,35 @@ func (r *LogRecord) clone() *LogRecord {
 	return &n
 }
 
-// strict decodes a record. The version comes first: a newer one may have any fields; this one has exactly those it has, since
-// a field that is read and not understood would be lost at the next write. newest is the newest version of the kind.
-func strict(body []byte, into any, newest int) error {
-	var v struct {
-		Format *int `json:"format"`
-	}
-	if err := json.Unmarshal(body, &v); err != nil {
-		return err
-	}
-	switch {
-	case v.Format == nil || *v.Format < 1:
-		return fmt.Errorf("record has no valid format version")
-	case *v.Format > newest:
-		return fmt.Errorf("%w: it has version %d, this program knows up to %d: upgrade it", ErrNewer, *v.Format, newest)
-	}
+// strict decodes a record into one that has the field format. A newer one may have any fields; this one has exactly those it has,
+// since a field that is read and not understood would be lost at the next write. newest is the newest version of the kind.
+func strict(body []byte, into any, format *int, newest int) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
+	err := d.Decode(into)
+	if _, end := d.Token(); err == nil && end != io.EOF {
+		err = fmt.Errorf("record has something behind its end")
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("record has something behind its end")
+	v := *format
+	if err != nil {
+		// The version decides what the error means.
+		var only struct {
+			Format *int `json:"format"`
+		}
+		if json.Unmarshal(body, &only) != nil {
+			return err
+		}
+		if v = 0; only.Format != nil {
+			v = *only.Format
+		}
 	}
-	return nil
+	switch {
+	case v < 1:
+		return fmt.Errorf("record has no valid format version")
+	case v > newest:
+		return fmt.Errorf("%w: it has version %d, this program knows up to %d: upgrade it", ErrNewer, v, newest)
+	}
+	return err
 }
 
 func keyed(key string, err error) error { return fmt.Errorf("object %s: %w", key, err) }

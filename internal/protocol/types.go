@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sort"
 )
 
 // LogID names one log for ever; ids are never reused, a deleted and re-created log has another one. Zero is no log.
@@ -67,10 +68,8 @@ func (h History) Void(label Epoch, lsn LSN) bool { return lsn >= h.VoidFrom(labe
 
 // VoidFrom returns the lowest LSN at which copies labelled label are void, or MaxLSN+1 when none is.
 func (h History) VoidFrom(label Epoch) LSN {
-	for i := range h {
-		if h[i].Epoch > label {
-			return h[i].Start
-		}
+	if i := sort.Search(len(h), func(i int) bool { return h[i].Epoch > label }); i < len(h) {
+		return h[i].Start
 	}
 	return MaxLSN + 1
 }

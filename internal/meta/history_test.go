@@ -1,0 +1,75 @@
+package meta
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"github.com/btrlog/btrlog/internal/protocol"
+)
+
+// TestHistoryAsJSON: the short ways of a history write and read what encoding/json does, also of a record in which any byte is another
+// one or is missing, or behind which the bytes end.
+func TestHistoryAsJSON(t *testing.T) {
+	for _, h := range []protocol.History{nil, {}, {{Epoch: 1, Start: 1}}, {{Epoch: 3, Start: 1}, {Epoch: 5, Start: 20}, {Epoch: 1 << 63, Start: protocol.MaxLSN}}} {
+		j := logJSON{Format: 1, Name: "orders", Opener: `a "history": [{"epoch": 1, "start": 1}] of "history": null`, History: h}
+		want, err := json.MarshalIndent(j, "", " ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := marshalHistory(j)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%v:\n%s\nwant\n%s", err, got, want)
+		}
+		same := func(body []byte) {
+			t.Helper()
+			var fast, slow logJSON
+			err1, err2 := strictHistory(body, &fast), strict(body, &slow, &slow.Format, FormatVersion)
+			if (err1 == nil) != (err2 == nil) || err1 == nil && !reflect.DeepEqual(fast, slow) {
+				t.Fatalf("%s\nis %+v, %v; want %+v, %v", body, fast, err1, slow, err2)
+			}
+		}
+		same(want)
+		for i := range want {
+			same(want[:i])
+			same(append(bytes.Clone(want[:i]), want[i+1:]...))
+			for _, b := range []byte(`0a"{}[],: -.`) {
+				other := bytes.Clone(want)
+				other[i] = b
+				same(other)
+			}
+		}
+		same(bytes.Replace(want, []byte(`"history"`), []byte(`"history": [{"epoch": 2, "start": 2}], "history"`), 1))
+		same(bytes.Replace(want, []byte(`"options"`), []byte(`"HISTORY": null, "options"`), 1))
+		same(bytes.Replace(want, []byte(`"epoch": 3`), []byte(`"epoch": 18446744073709551616`), 1))
+	}
+}
+
+// A record with the history of a thousand takeovers costs an open little more than one with a short history.
+func BenchmarkLogRecord(b *testing.B) {
+	r := sampleRecord()
+	r.Epoch, r.History = 2000, nil
+	for i := range 1000 {
+		r.History = append(r.History, protocol.HistoryEntry{Epoch: protocol.Epoch(i + 1), Start: protocol.LSN(4*i + 1)})
+	}
+	body, err := r.encode()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("encode", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := r.encode(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("decode", func(b *testing.B) {
+		for b.Loop() {
+			var back LogRecord
+			if err := back.decode(body); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
