@@ -360,7 +360,11 @@ func (t *thread) reply(now protocol.Time, r *protocol.ReplyOut) {
 	t.tally.answered(statusOf(r.Msg))
 	o := &t.origins[r.To-1]
 	if o.call == nil {
-		fillDatagram(t.core.View(), r, min(t.post.limit(o.to), maxDatagramReply))
+		limit := t.post.limit(o.to)
+		if len(r.Refs) > 0 {
+			limit = min(limit, maxDatagramReply)
+		}
+		fillDatagram(t.core.View(), r, limit)
 		t.post.message(o.to, r.Msg)
 		return
 	}

@@ -4,12 +4,16 @@
 //	go run ./cmd/failover -takeovers 1000
 //
 // Three nodes are processes of the built binary; two clients of this process take one log from each other, each time with
-// records under way, so that there is a tail to be read and repaired. After every takeover one sample of each floor is taken:
-// a compare-and-swap of an object of the log record's size in the same store, and a quorum write three
-// processes that receive a datagram, write 4 KiB direct and synced, and answer, of which two are waited for.
+// records under way, so that there is a tail to be read and repaired. After every takeover one sample of each floor is taken: a
+// durable compare-and-swap of a file with as many bytes as the log's record has at that time, by plain system calls on the same
+// file system, and a quorum write: three processes that receive a datagram, write 4 KiB direct and synced, and answer, of which two are
+// waited for.
 //
 // The floor of a takeover is two compare-and-swaps and three quorum writes: promise, repair, activate. What a takeover does beyond
-// that: it reads the log's record, and the tail.
+// that: it reads the log's record, and the tail, and its compare-and-swaps go through the store, whose own sample (store_swap) is no part
+// of the floor. An open that finds no tail, because all was known committed, has nothing to repair and is counted all the same.
+//
+// Further rows are takeovers of logs with other tails. Their floor is the same sum, which knows nothing of the size of a tail.
 package main
 
 import (
@@ -44,17 +48,26 @@ type summary struct {
 }
 
 type result struct {
+	FileSystem string `json:"directory"`
+	row
+	Rows []*row `json:"other_tails"`
+}
+
+// row is what was measured of one log.
+type row struct {
 	Takeovers  int                `json:"takeovers"`
-	FileSystem string             `json:"directory"`
+	Records    int                `json:"records_under_way"`
+	Bytes      int                `json:"bytes_each"`
 	Repaired   int                `json:"repaired_lsns"`
 	WithRepair int                `json:"takeovers_with_repair"`
+	RecordSize int64              `json:"record_bytes"` // of the log's record at the end
 	Stages     map[string]summary `json:"stages"`
 	Total      summary            `json:"total"`
 	Floors     map[string]summary `json:"floors"`
 	// FloorP50 is the sum of the floors' medians, two compare-and-swaps and three quorum writes; FloorP99 that of their p99s.
 	FloorP50 float64 `json:"floor_p50_us"`
 	FloorP99 float64 `json:"floor_p99_us"`
-	RatioP50 float64 `json:"ratio_p50"` // must be at most 1.5
+	RatioP50 float64 `json:"ratio_p50"` // of the first log: must be at most 1.5
 	RatioP99 float64 `json:"ratio_p99"` // must be at most 3
 }
 
@@ -70,7 +83,8 @@ func main() {
 	flag.StringVar(&o.binary, "btrlog", "", "the binary of the nodes (default: it is built)")
 	flag.StringVar(&o.dir, "dir", "", "directory for the nodes; its device is what is measured (default: the directory for temporary files)")
 	flag.IntVar(&o.takeovers, "takeovers", 1000, "takeovers")
-	flag.IntVar(&o.records, "records", 3, "records that are under way when the log is taken over")
+	flag.IntVar(&o.records, "records", 3, "records of 128 bytes that are under way when the log is taken over")
+	flag.IntVar(&o.others, "others", 100, "takeovers for each of the other tails")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	r, err := o.run(ctx)
@@ -87,8 +101,8 @@ func main() {
 }
 
 type options struct {
-	binary, dir        string
-	takeovers, records int
+	binary, dir                string
+	takeovers, records, others int
 }
 
 func (o *options) run(ctx context.Context) (*result, error) {
@@ -123,64 +137,99 @@ func (o *options) run(ctx context.Context) (*result, error) {
 }
 
 func (o *options) measure(ctx context.Context, dir, store string, floor *floor) (*result, error) {
-	var clients [2]*btrlog.Client
-	for i := range clients {
+	m := &meter{floor: floor}
+	for i := range m.clients {
 		c, err := btrlog.Connect(ctx, btrlog.Config{StoreURL: "file://" + store, Name: fmt.Sprintf("client %d", i), Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			return nil, err
 		}
 		defer c.Close()
-		clients[i] = c
+		m.clients[i] = c
 	}
-	if _, err := clients[0].Create(ctx, "wal", btrlog.LogOptions{}); err != nil {
+	var err error
+	if m.store, err = newStoreSwap(ctx, store); err != nil {
 		return nil, err
 	}
-	swap, err := newSwap(ctx, store)
+	if m.swap, err = newFloorSwap(filepath.Join(dir, "floor-swap")); err != nil {
+		return nil, err
+	}
+	defer m.swap.close()
+	r := &result{FileSystem: dir, row: row{Takeovers: o.takeovers, Records: o.records, Bytes: 128}}
+	r.Rows = []*row{{Takeovers: o.others}, {Takeovers: o.others, Records: 64, Bytes: 128}, {Takeovers: o.others, Records: 64, Bytes: 16 << 10}}
+	for i, w := range append([]*row{&r.row}, r.Rows...) {
+		if w.Takeovers > 0 {
+			err = m.measure(ctx, fmt.Sprintf("wal-%d", i), w)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%d records of %d bytes: %w", w.Records, w.Bytes, err)
+		}
+	}
+	return r, nil
+}
+
+// meter takes the samples.
+type meter struct {
+	clients [2]*btrlog.Client
+	floor   *floor
+	swap    *floorSwap
+	store   *storeSwap
+}
+
+const warmUp = 10
+
+func (m *meter) measure(ctx context.Context, name string, r *row) error {
+	if _, err := m.clients[0].Create(ctx, name, btrlog.LogOptions{}); err != nil {
+		return err
+	}
+	w, err := m.clients[1].OpenWriter(ctx, name, btrlog.WriterOptions{})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	w, err := clients[1].OpenWriter(ctx, "wal", btrlog.WriterOptions{})
-	if err != nil {
-		return nil, err
-	}
-	r := &result{Takeovers: o.takeovers, FileSystem: dir}
 	stages := make(map[string][]float64)
 	floors := make(map[string][]float64)
 	add := func(m map[string][]float64, what string, d time.Duration) {
 		m[what] = append(m[what], float64(d.Nanoseconds())/1e3)
 	}
-	record := make([]byte, 128)
-	for i := range o.takeovers + 10 {
+	record := make([]byte, max(r.Bytes, 128))
+	for i := range r.Takeovers + warmUp {
 		last, err := w.Append(ctx, record)
 		if err == nil {
 			err = w.Sync(ctx, last)
 		}
-		for range o.records {
+		for range r.Records {
 			if err == nil {
 				_, err = w.Append(ctx, record)
 			}
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
-		next, err := clients[i%2].OpenWriter(ctx, "wal", btrlog.WriterOptions{})
+		next, err := m.clients[i%2].OpenWriter(ctx, name, btrlog.WriterOptions{})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := w.Close(ctx); err != nil && !errors.Is(err, btrlog.ErrFenced) {
-			return nil, err
+			return err
 		}
 		w = next
-		write, err := floor.write()
+		write, err := m.floor.write()
 		if err != nil {
-			return nil, err
+			return err
 		}
-		cas, err := swap.once(ctx)
+		if r.RecordSize, err = m.store.size(ctx, "logs/"+name+".json"); err != nil {
+			return err
+		}
+		body := fmt.Appendf(nil, "%-*d", r.RecordSize, i)
+		cas, err := m.swap.once(body)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if i < 10 {
-			continue // warm-up
+		own, err := m.store.once(ctx, body)
+		if err != nil {
+			return err
+		}
+		if i < warmUp {
+			continue
 		}
 		info := w.Info()
 		t := info.Opened
@@ -190,6 +239,7 @@ func (o *options) measure(ctx context.Context, dir, store string, floor *floor) 
 		}
 		add(floors, "quorum_write", write)
 		add(floors, "compare_and_swap", cas)
+		add(floors, "store_swap", own)
 		r.Repaired += info.Repaired
 		if info.Repaired > 0 {
 			r.WithRepair++
@@ -207,7 +257,7 @@ func (o *options) measure(ctx context.Context, dir, store string, floor *floor) 
 	cas, write := r.Floors["compare_and_swap"], r.Floors["quorum_write"]
 	r.FloorP50, r.FloorP99 = 2*cas.P50+3*write.P50, 2*cas.P99+3*write.P99
 	r.RatioP50, r.RatioP99 = round(r.Total.P50/r.FloorP50), round(r.Total.P99/r.FloorP99)
-	return r, w.Close(ctx)
+	return w.Close(ctx)
 }
 
 func summarise(v []float64) summary {
@@ -218,25 +268,27 @@ func summarise(v []float64) summary {
 
 func round(x float64) float64 { return math.Round(x*100) / 100 }
 
-// swapper is the floor of a compare-and-swap: the same store, an object of the size of a log's record.
-type swapper struct {
+// storeSwap is the store's compare-and-swap by itself.
+type storeSwap struct {
 	store objstore.Store
 	etag  string
-	n     int
 }
 
-func newSwap(ctx context.Context, dir string) (*swapper, error) {
+func newStoreSwap(ctx context.Context, dir string) (*storeSwap, error) {
 	s, err := localdir.Open(dir, localdir.Options{})
 	if err != nil {
 		return nil, err
 	}
 	info, err := s.Put(ctx, "floor/record", []byte("first"), nil, objstore.IfAbsent())
-	return &swapper{store: s, etag: info.ETag}, err
+	return &storeSwap{store: s, etag: info.ETag}, err
 }
 
-func (s *swapper) once(ctx context.Context) (time.Duration, error) {
-	s.n++
-	body := []byte(fmt.Sprintf("%-1000d", s.n))
+func (s *storeSwap) size(ctx context.Context, key string) (int64, error) {
+	info, err := s.store.Head(ctx, key)
+	return info.Size, err
+}
+
+func (s *storeSwap) once(ctx context.Context, body []byte) (time.Duration, error) {
 	began := time.Now()
 	info, err := s.store.Put(ctx, "floor/record", body, nil, objstore.IfMatch(s.etag))
 	s.etag = info.ETag
