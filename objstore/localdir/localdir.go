@@ -248,9 +248,11 @@ func (s *Store) Put(ctx context.Context, key string, body []byte, meta map[strin
 		return objstore.Info{}, err
 	}
 	path := s.path(key)
-	// A condition that already fails need not cost a temporary file. It is decided again under the lock.
-	if err := s.checkCondition(key, path, cond); err != nil {
-		return objstore.Info{}, err
+	if len(body) > smallBytes {
+		// A condition that already fails need not cost a temporary file. It is decided again under the lock.
+		if err := s.checkCondition(key, path, cond); err != nil {
+			return objstore.Info{}, err
+		}
 	}
 	h := newHeader(key, body, meta, time.Now())
 	for try := 1; ; try++ {
@@ -269,9 +271,32 @@ func (s *Store) Put(ctx context.Context, key string, body []byte, meta map[strin
 
 var errTempGone = errors.New("temporary file or directory vanished before the rename")
 
+// smallBytes is up to where a body is written under the key's lock: a record of metadata is checked once then, and a write that is
+// refused costs no temporary file. What takes long to be written, a segment, is written before.
+const smallBytes = 128 << 10
+
 func (s *Store) put(ctx context.Context, key, path string, h *header, body []byte, cond objstore.Condition) error {
+	small := len(body) <= smallBytes
+	var unlock func()
+	check := func() (err error) {
+		if unlock, err = s.locks.lock(ctx, key, s.lockTimeout); err != nil {
+			return s.err("put", key, objstore.ErrUnavailable, err)
+		}
+		s.step("locked")
+		return s.checkCondition(key, path, cond)
+	}
+	defer func() {
+		if unlock != nil {
+			unlock()
+		}
+	}()
+	if small {
+		if err := check(); err != nil {
+			return err
+		}
+	}
 	temp := filepath.Join(s.dir, tempDir, randomName())
-	f, err := s.writeTemp(temp, h, body)
+	f, err := s.writeTemp(temp, h, body, small)
 	if err != nil {
 		return s.err("put", key, objstore.ErrUnavailable, err)
 	}
@@ -282,14 +307,10 @@ func (s *Store) put(ctx context.Context, key, path string, h *header, body []byt
 			os.Remove(temp)
 		}
 	}()
-	unlock, err := s.locks.lock(ctx, key, s.lockTimeout)
-	if err != nil {
-		return s.err("put", key, objstore.ErrUnavailable, err)
-	}
-	defer unlock()
-	s.step("locked")
-	if err := s.checkCondition(key, path, cond); err != nil {
-		return err
+	if !small {
+		if err := check(); err != nil {
+			return err
+		}
 	}
 	dir := filepath.Dir(path)
 	if err := s.makeDir(dir); err != nil {
@@ -318,7 +339,7 @@ func (s *Store) put(ctx context.Context, key, path string, h *header, body []byt
 }
 
 // writeTemp leaves a complete and synced file, open and locked against removeLeftovers.
-func (s *Store) writeTemp(temp string, h *header, body []byte) (*os.File, error) {
+func (s *Store) writeTemp(temp string, h *header, body []byte, small bool) (*os.File, error) {
 	f, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w; was the store's directory removed?", err)
@@ -335,12 +356,18 @@ func (s *Store) writeTemp(temp string, h *header, body []byte) (*os.File, error)
 		return fail(err)
 	}
 	s.step("temp-created")
-	if _, err := f.Write(h.encode()); err != nil {
+	head := h.encode()
+	if small {
+		head, body = append(head, body...), nil // one write
+	}
+	if _, err := f.Write(head); err != nil {
 		return fail(err)
 	}
 	s.step("temp-header")
-	if _, err := f.Write(body); err != nil {
-		return fail(err)
+	if len(body) > 0 {
+		if _, err := f.Write(body); err != nil {
+			return fail(err)
+		}
 	}
 	s.step("temp-written")
 	if err := f.Sync(); err != nil {
