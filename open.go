@@ -308,6 +308,9 @@ func settings(rec *meta.LogRecord) protocol.Settings {
 
 // drive runs the open until its result, and makes P7's compare-and-swap when the opener asks for it.
 func (c *Client) drive(ctx context.Context, call *openCall, raised *meta.Log, qw int) (meta.LogRecord, error) {
+	// Without it the answers could lie in the socket for standbyFor behind the Syncs of another log.
+	c.receiver.wait()
+	defer c.receiver.waited()
 	rec := raised.Record
 	call.mu.Lock()
 	call.o.Start(c.now())

@@ -48,3 +48,29 @@ func TestSyncReceivesForOthers(t *testing.T) {
 		t.Fatal("a Sync outlives its context")
 	}
 }
+
+// TestOpenIsWaitedFor: an open counts as one who waits, or the background could stand by behind a Sync while its answers lie in the socket.
+func TestOpenIsWaitedFor(t *testing.T) {
+	c := newCluster(t, "n1", "n2", "n3")
+	client := c.client()
+	c.create(client, "orders", btrlog.LogOptions{})
+	if err := c.writer(client, "orders").Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.stop("n2")
+	c.stop("n3")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := client.OpenWriter(ctx, "orders", btrlog.WriterOptions{})
+		ended <- err
+	}()
+	eventually(t, "the open to be waited for", func() bool { return client.Waiting() == 1 })
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("a log was opened with one node of three")
+	}
+	if n := client.Waiting(); n != 0 {
+		t.Errorf("%d wait after the open", n)
+	}
+}
