@@ -97,7 +97,7 @@ func (t *trial) hit(ctx context.Context, f fault) (heal func() error, err error)
 	case takeover:
 		t.takeAll("")
 		return nothing, nil
-	case wipeAdopt, wipeReplace:
+	case wipeAdopt, wipeReplace, wipePause:
 		return nothing, t.wipe(ctx, f)
 	case diskFull:
 		n := c.nodes[f.Nodes[0]]
@@ -195,11 +195,24 @@ func (t *trial) wipe(ctx context.Context, f fault) error {
 	if err := os.RemoveAll(n.dir); err != nil {
 		return err
 	}
+	if f.Kind == wipePause {
+		// Of three nodes one knows nothing and one is silent: a takeover must wait, whatever the empty node says.
+		paused := t.cluster.nodes[f.Nodes[1]].process()
+		paused.pause()
+		defer paused.resume()
+	}
 	to := name
 	if f.Kind == wipeReplace {
 		to = f.To
 	} else if err := t.cluster.startNode(ctx, name); err != nil {
 		return err
+	}
+	if f.Kind == wipePause {
+		t.takeAll("")
+		if err := t.wait(ctx, f.For/2); err != nil {
+			return err
+		}
+		t.cluster.nodes[f.Nodes[1]].process().resume()
 	}
 	// Each active log by its writer, where it is open; the others by a writer for the purpose.
 	byClient := map[string][]string{}

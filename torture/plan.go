@@ -32,6 +32,7 @@ const (
 	storeCut         kind = "store-cut"
 	wipeAdopt        kind = "wipe+adopt"
 	wipeReplace      kind = "wipe+replace"
+	wipePause        kind = "wipe+pause"
 	diskFull         kind = "disk-full"
 	clockJump        kind = "clock-jump"
 	quorumPause      kind = "quorum-pause"
@@ -60,6 +61,7 @@ var kinds = []struct {
 	{storeCut, "the object store behind cut links, both ways (switch)"},
 	{wipeAdopt, "kill -9 of one node, its directory removed; it starts empty, every log adopts it"},
 	{wipeReplace, "the same, and every log takes the spare node instead"},
+	{wipePause, "one disk wiped and another node paused, and takeovers meanwhile: nobody may decide before that node is back"},
 	{diskFull, "the file system of one node (tmpfs) is filled, and large records are appended"},
 	{clockJump, "the wall clock of one node jumps, and jumps back"},
 	{quorumPause, "SIGSTOP of two nodes of three"},
@@ -166,7 +168,7 @@ func makePlan(seed uint64, duration time.Duration, from []kind) plan {
 			if r.IntN(2) == 0 {
 				f.Jump = -f.Jump
 			}
-		case quorumPause:
+		case quorumPause, wipePause:
 			f.Nodes = []string{members[i], members[(i+1)%3]}
 		case allKill:
 			f.Nodes = slices.Clone(members)

@@ -89,6 +89,10 @@ func TestPlanIsWithinTheFailureModel(t *testing.T) {
 				if len(f.Nodes) != 1 {
 					t.Fatalf("%s wipes %d disks at once", where, len(f.Nodes))
 				}
+			case wipePause: // the first is wiped, the second paused
+				if len(f.Nodes) != 2 || f.Nodes[0] == f.Nodes[1] {
+					t.Fatalf("%s hits %v", where, f.Nodes)
+				}
 			case diskFull:
 				if !slices.Contains(smallFS, f.Nodes[0]) {
 					t.Fatalf("%s would fill a large disk", where)

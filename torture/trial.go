@@ -78,22 +78,27 @@ func (t *trial) run(ctx context.Context) error {
 		return err
 	}
 	for i, f := range t.plan.Faults {
-		if err := t.window(ctx, control, 0, func() error { return t.wait(ctx, controlTime) }); err != nil {
+		if err := t.window(control, 0, func() error { return t.wait(ctx, controlTime) }); err != nil {
 			return err
 		}
 		t.say("fault %d: %v", i+1, f)
-		err := t.window(ctx, f.Kind, i+1, func() error {
+		err := t.window(f.Kind, i+1, func() error {
 			over := time.Now().Add(f.For)
+			began := time.Now()
 			heal, err := t.hit(ctx, f)
 			if err != nil {
 				return err
 			}
+			hit := time.Since(began)
 			if err := t.wait(ctx, time.Until(over)); err != nil {
 				return err
 			}
+			began = time.Now()
 			if err := heal(); err != nil {
 				return err
 			}
+			// Of all-kill and of wiped disks the first is the time until everything runs again, of the others the second.
+			t.say("fault %d: took %v to bring about, %v to take back", i+1, hit.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 			return t.wait(ctx, settleTime)
 		})
 		if err != nil {
@@ -105,14 +110,14 @@ func (t *trial) run(ctx context.Context) error {
 			}
 		}
 	}
-	if err := t.window(ctx, control, 0, func() error { return t.wait(ctx, controlTime) }); err != nil {
+	if err := t.window(control, 0, func() error { return t.wait(ctx, controlTime) }); err != nil {
 		return err
 	}
 	t.say("the workload ends; every log is read whole by both clients")
 	return t.finish(ctx)
 }
 
-func (t *trial) window(_ context.Context, k kind, number int, body func() error) error {
+func (t *trial) window(k kind, number int, body func() error) error {
 	w := window{Kind: k, Start: history.Now(), Fault: number, Logs: slices.Clone(t.active)}
 	err := body()
 	w.End = history.Now()

@@ -219,12 +219,12 @@ func (w *worker) replaceOne(ctx context.Context, log, from, to string) error {
 		return nil
 	}
 	o := btrlog.WriterOptions{Replace: map[string]string{from: to}}
+	// Where the workload's writer is about to open the log, it is waited for: another open would take the log from it, for good.
+	open := w.writing(log).wait(ctx)
 	try, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if wr := w.writing(log); wr != nil {
-		if open := wr.open(); open != nil {
-			return open.Reopen(try, o)
-		}
+	if open != nil {
+		return open.Reopen(try, o)
 	}
 	writer, err := w.client.OpenWriter(try, log, o)
 	if err != nil {

@@ -79,6 +79,26 @@ func (wr *writing) open() *btrlog.Writer {
 	return wr.writer
 }
 
+// wait returns the open writer, or nil when this host does not write the log any more, or there never was one.
+func (wr *writing) wait(ctx context.Context) *btrlog.Writer {
+	if wr == nil {
+		return nil
+	}
+	for {
+		select {
+		case <-wr.done:
+			return nil
+		case <-ctx.Done():
+			return nil
+		default:
+		}
+		if open := wr.open(); open != nil {
+			return open
+		}
+		pause(ctx, 5*time.Millisecond)
+	}
+}
+
 func (wr *writing) end(ctx context.Context) error {
 	wr.cancel()
 	select {
