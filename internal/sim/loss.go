@@ -83,6 +83,7 @@ func (c *client) consent(l *simLog) (*protocol.AcceptLoss, meta.Owner, error) {
 	if err != nil {
 		return nil, meta.Owner{}, err
 	}
+	c.lookedAt = w.wall() // at the latest: what the archive has by now must be found
 	loss := &protocol.AcceptLoss{Wait: between(c.rng, 50*millisecond, 400*millisecond)}
 	spare := len(w.nodes) - w.p.n
 	for _, m := range e {

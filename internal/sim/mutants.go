@@ -60,9 +60,6 @@ func mutants() []Mutant {
 		r("trust-foreign-archive", "P3, H4: archived-through counts above an object's own cLSN", func(r *protocol.Rules) {
 			r.TrustForeignArchive, r.FlushUncommitted = true, true
 		}),
-		r("archived-is-watermark", "P3: a node that missed an epoch takes archived-through for a proof of its own copies", func(r *protocol.Rules) {
-			r.ArchivedIsWatermark = true
-		}),
 		r("blank-nodes-vote", "P4: an incarnation that is not on record counts", func(r *protocol.Rules) { r.BlankNodesVote = true }),
 		explored(Exploration{Nodes: 3, Qw: 2, Writers: 3, Records: 1, Wipes: 1, Opened: true},
 			r("answer-for-another", "P4, X9: a node takes what was meant for another incarnation of it, and answers for that", func(r *protocol.Rules) {
@@ -70,10 +67,8 @@ func mutants() []Mutant {
 			})),
 		explored(Exploration{Nodes: 3, Qw: 2, Writers: 3, Records: 1, Opened: true},
 			r("ignore-recorded-start", "P5, H2: B ignores the starts of the record", func(r *protocol.Rules) { r.IgnoreRecordedStart = true })),
-		r("keep-partial-batch", "P5: the tail may end inside a batch", func(r *protocol.Rules) { r.KeepPartialBatch = true }),
 		r("lose-unasked", "P5: what nobody was asked for is given up", func(r *protocol.Rules) { r.LoseUnasked = true }),
 		r("no-loss-skip", "P5: an accepted loss gives LSNs again that may have been given out", func(r *protocol.Rules) { r.NoLossSkip = true }),
-		r("keep-lost-copies", "P5: nodes keep and serve what is recorded as lost", func(r *protocol.Rules) { r.KeepLostCopies = true }),
 		{Name: "forget-loss", Breaks: "P5: what was given up is not recorded", ForgetLoss: true},
 		r("no-repair", "P6: the tail is not written again", func(r *protocol.Rules) { r.NoRepair = true }),
 		r("repair-keeps-label", "P6: the tail is written again under the labels it had", func(r *protocol.Rules) { r.RepairKeepsLabel = true }),

@@ -94,6 +94,9 @@ func (c *client) delete(l *simLog) bool {
 			return false
 		}
 	}
+	if c.rng.IntN(2) == 0 {
+		c.p.sleep(between(c.rng, millisecond, 500*millisecond)) // a client may be stopped anywhere
+	}
 	// The fence comes before the tombstone, and that before Drop. Reversed, an append could be acknowledged after the log was deleted, and
 	// a crash in between would leave a log whose copies are gone.
 	owner := rec.Owner()
