@@ -41,6 +41,11 @@ func TestGate(t *testing.T) {
 	var out bytes.Buffer
 	code := mainRun(Options{From: 1, Seeds: 2, required: 2}, false, &out)
 	text := out.String()
+	for _, rate := range []string{"; per CPU-second: commits=", " takeovers=", " faults="} {
+		if !strings.Contains(text, rate) {
+			t.Errorf("the last line has no rate %q", rate)
+		}
+	}
 	if code != 1 || !strings.Contains(text, "never happened: ") || !strings.Contains(text, " failed=0 missing=") || strings.Contains(text, " missing=0 ") {
 		t.Fatalf("exit %d of a run in which things never happened:\n%s", code, text)
 	}

@@ -140,10 +140,10 @@ func (c *client) gaveUp(l *simLog, epoch protocol.Epoch, loss *protocol.AcceptLo
 	w := c.w
 	for _, r := range lost {
 		if r.Skipped {
-			w.c.add(&w.c.Skips)
-			continue
+			w.c.add(&w.c.Skips) // behind everything that is found
+		} else {
+			w.c.add(&w.c.LostRanges)
 		}
-		w.c.add(&w.c.LostRanges)
 		for o, err := range w.objects(l.id) {
 			// What came after the look, or was not listed yet, nobody could know of.
 			known := o.modified.Add(time.Duration(staleFor)).Before(c.lookedAt)

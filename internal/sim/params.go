@@ -252,6 +252,7 @@ type counters struct {
 	Trims, NoSpace, Restarts, OpenersKilled          int
 	RepairsCutShort, LeftBehind                      int
 	StoreRefusals                                    int
+	ManyLogs                                         int // worlds with eight logs or more
 	Disasters, CalledGone, LossesAccepted            int
 	LostRanges, Skips, LossReads                     int
 	Expired, Collected, TrimmedReads, BroughtBack    int
@@ -266,7 +267,7 @@ func (c *counters) add(n *int) { *n++ }
 // budget that is reached, and internal/shard and internal/node test full disks by themselves.
 var required = []string{"Commits", "Takeovers", "OverlappingTakeovers", "PowerCuts", "TornWrites", "Kills", "PowerCutsOfAll", "Wipes", "DamagedSeen",
 	"AppliedButUnknown", "StaleReturners", "PartialActivations", "HoledSegments", "EnsembleChanges", "Zombies", "Fenced", "Duplicated",
-	"Lost", "Delayed", "Partitioned", "OneWayPartitions", "Starved", "WipesInTakeover", "StoreOutages", "StoreConflicts", "HiddenRetries", "StaleLists", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Snapshots", "UnprovenObjects", "Packs", "PacksMerged", "PacksDeleted", "Reclaimed", "Trims", "Restarts", "OpenersKilled", "RepairsCutShort", "LeftBehind", "StoreRefusals",
+	"Lost", "Delayed", "Partitioned", "OneWayPartitions", "Starved", "WipesInTakeover", "StoreOutages", "StoreConflicts", "HiddenRetries", "StaleLists", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Snapshots", "UnprovenObjects", "Packs", "PacksMerged", "PacksDeleted", "Reclaimed", "Trims", "Restarts", "OpenersKilled", "RepairsCutShort", "LeftBehind", "StoreRefusals", "Polls", "LiveReopens", "ManyLogs",
 	"Expired", "Collected", "TrimmedReads", "BroughtBack", "LogsDeleted", "Disasters", "LossesAccepted", "Skips", "LossReads"}
 
 // table returns the counters by name.

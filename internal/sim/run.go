@@ -43,6 +43,9 @@ const maxEvents = 2_000_000
 // runSeed runs one world from its birth to the verdict.
 func runSeed(seed uint64, m Mutant, verbose bool) (o outcome) {
 	w := newWorld(seed, m, verbose)
+	if w.p.logs >= 8 {
+		w.c.add(&w.c.ManyLogs)
+	}
 	defer func() {
 		if r := recover(); r != nil {
 			w.fail("panic", "%v", r)
