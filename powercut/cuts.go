@@ -47,7 +47,7 @@ func (k kind) memory() bool { return k == memoryCache || k == memoryFlakey }
 
 // nodeCut does one cut of nodes and brings everything up again. Its verdicts come with the next connect.
 func (w *world) nodeCut(k kind, rec *record) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if k.memory() {
 		if err := w.onlyControl(ctx, fmt.Sprintf("memory-%d", rec.N)); err != nil {
@@ -62,7 +62,7 @@ func (w *world) nodeCut(k kind, rec *record) error {
 	before := w.load.committed()
 	w.load.run(w.rng.Uint64())
 	// Cut when the load is under way: after a time, and at a request.
-	if err := within(60*time.Second, func() bool { return w.load.committed() > before+50 }); err != nil {
+	if err := within(2*time.Minute, func() bool { return w.load.committed() > before+50 }); err != nil {
 		return fmt.Errorf("the load does not get under way: %w", err)
 	}
 	w.pause(ctx, 200*time.Millisecond, 2*time.Second)
@@ -117,9 +117,9 @@ func (w *world) onlyControl(ctx context.Context, name string) error {
 	return nil
 }
 
-// freeze stops devices at one instant: the first one at a request, if it comes soon, the others with it.
+// freeze stops devices at one instant: one of the first three at a request, if it comes soon, the others with it.
 func (w *world) freeze(rec *record, devices []string) {
-	first := w.disks[devices[w.rng.IntN(len(devices))]]
+	first := w.disks[devices[w.rng.IntN(min(len(devices), len(nodeDevices)))]]
 	rec.AtRequest = 1 + w.rng.IntN(24)
 	atFlush := w.rng.IntN(4) > 0 // where the cache is not empty
 	select {
@@ -262,7 +262,7 @@ func (w *world) cutOne(rec *record, k kind) error {
 		}
 	}
 	at := w.load.committed()
-	if err := within(60*time.Second, func() bool { return w.load.committed() > at+100 }); err != nil {
+	if err := within(2*time.Minute, func() bool { return w.load.committed() > at+100 }); err != nil {
 		return fmt.Errorf("with %s cut the other two acknowledge nothing: %w", nodeName(x), err)
 	}
 	// The second one dies before the first comes back, so that what the first had acknowledged must be on its own disk.

@@ -44,7 +44,7 @@ func logOptions(name string) btrlog.LogOptions {
 // dial makes a client of the nodes that run.
 func (w *world) dial(ctx context.Context) error {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	c, err := btrlog.Connect(ctx, btrlog.Config{Nodes: w.addresses(), Name: "powercut", MaxDatagramBytes: 1400, Timeout: 60 * time.Second, Logger: quiet})
+	c, err := btrlog.Connect(ctx, btrlog.Config{Nodes: w.addresses(), Name: "powercut", MaxDatagramBytes: 1400, Timeout: 2 * time.Minute, Logger: quiet})
 	if err != nil {
 		return fmt.Errorf("connect to the nodes: %w", err)
 	}

@@ -60,14 +60,9 @@ func run(set settings, nodes, engine int) (ok bool, err error) {
 	}
 	fmt.Println()
 	w.out.table(os.Stdout)
-	t := w.out.total
-	verdict := "ok"
-	if err != nil || t.failed > 0 || t.lost > 0 || t.controlsLost < t.controls {
-		verdict = "FAILED"
-	}
-	fmt.Printf("powercut: %s cuts=%d failed=%d lost=%d compared=%d unknown_kept=%d controls=%d controls_that_lost=%d seconds=%.0f\n",
-		verdict, t.cuts, t.failed, t.lost, t.compared, t.kept, t.controls, t.controlsLost, time.Since(w.out.started).Seconds())
-	return verdict == "ok", err
+	ok = err == nil && w.out.ok()
+	fmt.Println(w.out.summary(ok))
+	return ok, err
 }
 
 // nodeCutPlan is count cuts and the controls that break nothing.

@@ -145,3 +145,19 @@ func (rs *records) table(out io.Writer) {
 	}
 	w.Flush()
 }
+
+// ok says whether nothing was lost that must not be, and every control lost something: one that loses nothing says that the cuts
+// cut nothing.
+func (rs *records) ok() bool {
+	t := &rs.total
+	return t.cuts > 0 && t.failed == 0 && t.lost == 0 && t.controls > 0 && t.controlsLost == t.controls
+}
+
+func (rs *records) summary(ok bool) string {
+	word, t := "FAILED", &rs.total
+	if ok {
+		word = "ok"
+	}
+	return fmt.Sprintf("powercut: %s cuts=%d failed=%d lost=%d compared=%d unknown_kept=%d controls=%d controls_that_lost=%d seconds=%.0f",
+		word, t.cuts, t.failed, t.lost, t.compared, t.kept, t.controls, t.controlsLost, time.Since(rs.started).Seconds())
+}

@@ -205,7 +205,7 @@ func (w *world) ready(node int) error {
 	url := fmt.Sprintf("http://127.0.0.1:%d/readyz", w.ports[node])
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	var last, ended error
-	err := within(90*time.Second, func() bool {
+	err := within(3*time.Minute, func() bool {
 		if ended = w.do(guest.Order{Do: guest.DoAlive, Names: nodeNames(node)}); ended != nil {
 			return true
 		}
