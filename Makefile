@@ -162,7 +162,7 @@ test-s3: ## The S3 backend on servers that others wrote; the first time it build
 
 # Needs qemu; what it downloads goes below .cache. A module of its own, not part of make test.
 .PHONY: powercut
-powercut: ## Power cuts of real nodes in a virtual machine; a quarter of an hour. POWERCUT='-seed 7 -fs xfs' passes flags
+powercut: ## Power cuts of real nodes in a virtual machine, half an hour on two busy cores. POWERCUT='-seed 7 -fs xfs' passes flags
 	@.ci/powercut $(POWERCUT)
 
 .PHONY: check-powercut

@@ -129,6 +129,7 @@ func (w *world) finish(rec *record, err error) error {
 	rec.TookMS = time.Since(rec.Time).Milliseconds()
 	if err != nil {
 		rec.Error = err.Error()
+		rec.Refused = rec.Control && errors.Is(err, errRefused)
 	}
 	if e := w.out.add(rec); e != nil {
 		return errors.Join(err, e)
@@ -136,11 +137,16 @@ func (w *world) finish(rec *record, err error) error {
 	word := "ok"
 	if !rec.ok() {
 		word = "FAILED"
-		if rec.Control {
-			word = "lost, as it must"
-		}
 	}
-	fmt.Printf("%3d %-34s %-6s load=%d", rec.N, rec.Kind, word, rec.LoadRecords)
+	switch {
+	case rec.Refused:
+		word = "refused: a loss, as it must be"
+	case rec.Control && rec.lost() > 0:
+		word = "lost, as it must"
+	case rec.Control:
+		word = "FAILED: nothing lost"
+	}
+	fmt.Printf("%3d %-34s %s load=%d", rec.N, rec.Kind, word, rec.LoadRecords)
 	for _, v := range rec.Verdicts {
 		fmt.Printf("  %s: lost=%d kept=%d/%d compared=%d", v.Name, v.Lost, v.Kept, v.Unknown, v.Compared)
 		if v.Soft > 0 {
@@ -158,8 +164,8 @@ func (w *world) finish(rec *record, err error) error {
 			}
 		}
 	}
-	if rec.Control {
-		return nil // what a control has broken may well be in the way of its judgement: that is a loss too
+	if rec.Refused {
+		return nil
 	}
 	return err
 }

@@ -30,7 +30,8 @@ type record struct {
 	LastAck     string          `json:"last_ack,omitempty"` // of the storage engine: segment and offset
 	Recovery    string          `json:"recovery,omitempty"`
 	Verdicts    []judge.Verdict `json:"verdicts"`
-	Memory      *judge.Verdict  `json:"memory,omitempty"` // of a log with memory durability, which may lose
+	Memory      *judge.Verdict  `json:"memory,omitempty"`  // of a log with memory durability, which may lose
+	Refused     bool            `json:"refused,omitempty"` // of a control: what is left of a device is not mounted, or no node starts on it
 	Error       string          `json:"error,omitempty"`
 
 	cutAt time.Time
@@ -82,7 +83,7 @@ func (rs *records) add(r *record) error {
 		if r.Control {
 			s.controls++
 			s.controlLost += r.lost()
-			if r.lost() > 0 || r.Error != "" {
+			if r.lost() > 0 || r.Refused {
 				s.controlsLost++
 			}
 			continue

@@ -17,6 +17,8 @@ func TestRecords(t *testing.T) {
 	wrong := record{Kind: "a", Verdicts: []judge.Verdict{{Problems: []string{"a hole"}}}}
 	broken := record{Kind: "a", Error: "does not start"}
 	control := func(r record) record { r.Control = true; return r }
+	refused := control(broken)
+	refused.Refused = true
 	memory := func(lost uint64) record {
 		return record{Kind: "m", Memory: &judge.Verdict{Lost: lost}, Verdicts: []judge.Verdict{{Acknowledged: 1}}}
 	}
@@ -26,7 +28,8 @@ func TestRecords(t *testing.T) {
 		ok   bool
 	}{
 		{"sound, and a control that lost", []record{sound, control(losing)}, true},
-		{"sound, and a control that does not start any more", []record{sound, control(broken)}, true},
+		{"sound, and a control that does not start any more", []record{sound, refused}, true},
+		{"a control that failed otherwise", []record{sound, control(broken)}, false},
 		{"sound, and a memory log that lost", []record{sound, memory(3)}, true},
 		{"no control", []record{sound}, false},
 		{"no cut", []record{control(losing)}, false},

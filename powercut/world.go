@@ -132,7 +132,7 @@ func mountPoint(device string) string { return "/mnt/" + device }
 func (w *world) mount(devices ...string) error {
 	for _, d := range devices {
 		if err := w.do(guest.Order{Do: guest.DoMount, Device: d, FS: w.set.fs, Dir: mountPoint(d)}); err != nil {
-			return err
+			return fmt.Errorf("%w: %w", errRefused, err)
 		}
 	}
 	return nil
@@ -220,14 +220,18 @@ func (w *world) ready(node int) error {
 	})
 	switch {
 	case ended != nil:
-		return fmt.Errorf("node %s does not start: %w; what it said is in %s", nodeName(node), ended, w.m.Console())
+		return fmt.Errorf("%w: node %s does not start: %w; what it said is in %s", errRefused, nodeName(node), ended, w.m.Console())
 	case err != nil:
 		return fmt.Errorf("node %s is not ready: %w: %w; what it said is in %s", nodeName(node), err, last, w.m.Console())
 	}
 	return nil
 }
 
-var errTime = errors.New("out of time")
+var (
+	errTime = errors.New("out of time")
+	// errRefused says that what a cut left of a device cannot be used: in a control as good as a loss, else a failure.
+	errRefused = errors.New("refused")
+)
 
 // within asks cond until it holds.
 func within(limit time.Duration, cond func() bool) error {
