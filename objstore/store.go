@@ -216,6 +216,21 @@ func ReadAll(ctx context.Context, s Store, key string, maxBytes int64) ([]byte, 
 	return body, info, nil
 }
 
+type replacing struct{}
+
+// Replacing marks a Get whose caller goes on to replace what it read, with IfMatch, and does nothing else on the strength of it: reports
+// nothing, decides nothing. A backend may then return a version whose Put has not returned and never may, without first making
+// sure that it survives a power cut: either the caller's Put, whose success covers both, or nobody, has acted on it.
+func Replacing(ctx context.Context) context.Context {
+	return context.WithValue(ctx, replacing{}, true)
+}
+
+// IsReplacing reports whether ctx comes from Replacing.
+func IsReplacing(ctx context.Context) bool {
+	is, _ := ctx.Value(replacing{}).(bool)
+	return is
+}
+
 func readError(s Store, key string, err error) error {
 	if _, ok := err.(*Error); ok {
 		return err

@@ -25,7 +25,7 @@ const (
 
 func (c *Catalog) logKey(name string) string { return c.cfg.Root + logDir + name + jsonSuffix }
 
-func logWhat(op, name string) what { return what{op, fmt.Sprintf("log %q", name)} }
+func logWhat(op, name string) what { return what{op: op, object: fmt.Sprintf("log %q", name)} }
 
 // Create makes a log and returns its record. Errors: ErrExists if a live log has the name; ErrInvalid; ErrUnavailable;
 // ErrUnknown: the log may have been made, Load says so.
@@ -169,7 +169,7 @@ func (c *Catalog) Load(ctx context.Context, name string) (Log, error) {
 // writes to it again and its data may be removed. ErrNotFound if no log has the id now, which says nothing about later: its creator may be on
 // his way. Others as Load.
 func (c *Catalog) LoadByID(ctx context.Context, id protocol.LogID) (Log, error) {
-	w := what{"load", "log id " + id.String()}
+	w := what{op: "load", object: "log id " + id.String()}
 	claim, ok, err := load[claimJSON](ctx, c, w, c.idKey(id))
 	if err != nil {
 		return Log{}, err
@@ -202,7 +202,7 @@ func (c *Catalog) LoadByID(ctx context.Context, id protocol.LogID) (Log, error) 
 // goes on; it ends after ErrUnavailable.
 func (c *Catalog) Logs(ctx context.Context, prefix string) iter.Seq2[Log, error] {
 	return func(yield func(Log, error) bool) {
-		for name, err := range c.names(ctx, what{"list", "logs"}, logDir, prefix) {
+		for name, err := range c.names(ctx, what{op: "list", object: "logs"}, logDir, prefix) {
 			if err != nil {
 				yield(Log{}, err)
 				return
@@ -304,6 +304,7 @@ func (c *Catalog) RaiseEpoch(ctx context.Context, name string, r Raise) (Log, er
 	if r.Nonce == "" {
 		return Log{}, w.err(ErrInvalid, fmt.Errorf("nonce is empty"))
 	}
+	w.replaces = true
 	return swap(ctx, c, w, c.logKey(name), r.Known, func(old *LogRecord) (*LogRecord, error) {
 		switch {
 		case old == nil || old.State == Deleted:

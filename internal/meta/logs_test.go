@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -490,4 +492,49 @@ func TestDeleteWhileTheOwnerStands(t *testing.T) {
 	if _, err := c.LoadByID(t.Context(), l.Record.ID); !errors.Is(err, ErrDeleted) {
 		t.Fatalf("load of a deleted log: %v", err)
 	}
+}
+
+// readingStore notes which reads are of one who goes on to replace what he reads.
+type readingStore struct {
+	objstore.Store
+	replacing []bool
+}
+
+func (s *readingStore) Get(ctx context.Context, key string, r objstore.Range) (io.ReadCloser, objstore.Info, error) {
+	s.replacing = append(s.replacing, objstore.IsReplacing(ctx))
+	return s.Store.Get(ctx, key, r)
+}
+
+// TestRaiseDecidesNothingByAPeek: the version that an open reads to replace it may go with a power cut. Replacing it is all that it is good
+// for; that the token is taken already, or the log another's or deleted, is said after a read that lasts.
+func TestRaiseDecidesNothingByAPeek(t *testing.T) {
+	s := &readingStore{Store: memory.New(memory.Options{})}
+	c, err := New(s, testConfig(1, func(ctx context.Context, _ time.Duration) error { return ctx.Err() }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustCreate(t, c, "orders")
+	raise := func(r Raise, kind error, want ...bool) {
+		t.Helper()
+		s.replacing = nil
+		if _, err := c.RaiseEpoch(t.Context(), "orders", r); !errors.Is(err, kind) {
+			t.Fatalf("raise %+v: %v, want %v", r, err, kind)
+		}
+		if !slices.Equal(s.replacing, want) {
+			t.Fatalf("raise %+v read %v, want %v", r, s.replacing, want)
+		}
+	}
+	raise(Raise{Nonce: "a"}, nil, true)
+	raise(Raise{Nonce: "a"}, nil, true, false)
+	raise(Raise{Nonce: "b", From: Owner{ID: 1, Epoch: 1, Nonce: "x"}}, ErrFenced, true, false)
+	known, err := c.Load(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	raise(Raise{Nonce: "c", Known: &known}, nil)
+	raise(Raise{Nonce: "d", Known: &known}, nil, false) // refused by the store, and looked at
+	if err := c.Delete(t.Context(), "orders", Owner{}); err != nil {
+		t.Fatal(err)
+	}
+	raise(Raise{Nonce: "e"}, ErrNotFound, true, false)
 }

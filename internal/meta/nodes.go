@@ -66,7 +66,7 @@ func (r *ClusterRecord) follows(old *ClusterRecord) error {
 // Cluster returns the cluster's record and creates it if there is none: the first starter decides, all others read what he wrote.
 func (c *Catalog) Cluster(ctx context.Context) (ClusterRecord, error) {
 	id := c.random() | 1 // not zero
-	v, err := swap(ctx, c, what{"open", "cluster"}, c.cfg.Root+"cluster.json", nil, func(old *ClusterRecord) (*ClusterRecord, error) {
+	v, err := swap(ctx, c, what{op: "open", object: "cluster"}, c.cfg.Root+"cluster.json", nil, func(old *ClusterRecord) (*ClusterRecord, error) {
 		if old != nil {
 			return nil, nil
 		}
@@ -78,7 +78,7 @@ func (c *Catalog) Cluster(ctx context.Context) (ClusterRecord, error) {
 // LoadCluster returns the cluster's record and writes nothing; ErrNotFound when no node has made it yet. It is for clients: one
 // with a mistyped root must not found a cluster.
 func (c *Catalog) LoadCluster(ctx context.Context) (ClusterRecord, error) {
-	w := what{"load", "cluster"}
+	w := what{op: "load", object: "cluster"}
 	v, ok, err := load[ClusterRecord](ctx, c, w, c.cfg.Root+"cluster.json")
 	if err == nil && !ok {
 		err = w.err(ErrNotFound, nil)
@@ -206,7 +206,9 @@ func (c *Catalog) nodeKey(id protocol.NodeID) string {
 	return c.cfg.Root + nodeDir + string(id) + jsonSuffix
 }
 
-func nodeWhat(op string, id protocol.NodeID) what { return what{op, fmt.Sprintf("node %q", id)} }
+func nodeWhat(op string, id protocol.NodeID) what {
+	return what{op: op, object: fmt.Sprintf("node %q", id)}
+}
 
 // Registration is the argument of RegisterNode.
 type Registration struct {
@@ -276,7 +278,7 @@ func (c *Catalog) LoadNode(ctx context.Context, id protocol.NodeID) (Node, error
 // Nodes iterates over all nodes, in the order of their objects' keys, with errors as Logs.
 func (c *Catalog) Nodes(ctx context.Context) iter.Seq2[Node, error] {
 	return func(yield func(Node, error) bool) {
-		for name, err := range c.names(ctx, what{"list", "nodes"}, nodeDir, "") {
+		for name, err := range c.names(ctx, what{op: "list", object: "nodes"}, nodeDir, "") {
 			if err != nil {
 				yield(Node{}, err)
 				return
@@ -364,7 +366,7 @@ func EnsembleID(e protocol.Ensemble) (string, protocol.Ensemble, error) {
 // PutEnsemble stores an ensemble, if it is not there, and returns its id and its members in stored order. The caller owns the slice.
 // Errors: ErrInvalid, ErrUnavailable.
 func (c *Catalog) PutEnsemble(ctx context.Context, e protocol.Ensemble) (string, protocol.Ensemble, error) {
-	w := what{"put", "ensemble"}
+	w := what{op: "put", object: "ensemble"}
 	id, e, err := EnsembleID(e)
 	if err != nil {
 		return "", nil, w.err(ErrInvalid, err)
@@ -398,7 +400,7 @@ func (c *Catalog) remember(id string, e protocol.Ensemble) {
 // LoadEnsemble returns the members of an ensemble, without a request if it was seen before. The caller owns the slice.
 // Errors: ErrNotFound, ErrInvalid, ErrCorrupt, ErrNewer, ErrUnavailable.
 func (c *Catalog) LoadEnsemble(ctx context.Context, id string) (protocol.Ensemble, error) {
-	w := what{"load", "ensemble " + id}
+	w := what{op: "load", object: "ensemble " + id}
 	if !isEnsembleID(id) {
 		return nil, w.err(ErrInvalid, fmt.Errorf("not an ensemble id"))
 	}

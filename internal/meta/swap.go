@@ -26,7 +26,11 @@ type recordOf[T any] interface {
 }
 
 // what names a call for its errors.
-type what struct{ op, object string }
+type what struct {
+	op, object string
+	// replaces says that the call all but always replaces what it reads first.
+	replaces bool
+}
 
 func (w what) err(kind, cause error) *Error {
 	return &Error{Op: w.op, Object: w.object, Kind: kind, Err: cause}
@@ -85,10 +89,15 @@ func swap[T any, P recordOf[T]](ctx context.Context, c *Catalog, w what, key str
 	if have {
 		old = *cur
 	}
+	peek := w.replaces && !given
 	for try := 1; ; try++ {
 		if !have {
 			var err error
-			if old, exists, err = load[T, P](ctx, c, w, key); err != nil {
+			read := ctx
+			if peek {
+				read = objstore.Replacing(ctx)
+			}
+			if old, exists, err = load[T, P](read, c, w, key); err != nil {
 				if errors.Is(err, ErrUnavailable) {
 					return fail(err)
 				}
@@ -101,11 +110,13 @@ func swap[T any, P recordOf[T]](ctx context.Context, c *Catalog, w what, key str
 			base = &old.Record
 		}
 		next, err := change(base)
-		if err != nil && given {
-			// The version that the caller remembered may be out of date. No verdict without a look.
-			have, given = false, false
+		if err != nil && given || peek && exists && (err != nil || next == nil) {
+			// The version that the caller remembered may be out of date, and one that was read to be replaced may not last. No verdict
+			// without a look.
+			have, given, peek = false, false, false
 			continue
 		}
+		peek = false
 		if err != nil {
 			return Versioned[T]{}, err
 		}

@@ -214,6 +214,47 @@ func TestReaderSettles(t *testing.T) {
 	}
 }
 
+// Who reads to replace settles nothing: his Put does, of his version, and a refusal does, of the one that is there.
+func TestReplacingSettlesLater(t *testing.T) {
+	dir := t.TempDir()
+	a, b := open(t, dir), open(t, dir)
+	at := b.path("x/k")
+	settled := func() bool {
+		f, h, err := b.openObject("get", "x/k", at, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		return b.isDurable(at, h.writeID)
+	}
+	first, err := a.Put(t.Context(), "x/k", []byte("1"), nil, objstore.Always())
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, info, err := objstore.ReadAll(objstore.Replacing(t.Context()), b, "x/k", 10)
+	if err != nil || string(body) != "1" || info.ETag != first.ETag {
+		t.Fatalf("read %q %q, %v", body, info.ETag, err)
+	}
+	if settled() {
+		t.Error("a read for who replaces it settled the object")
+	}
+	if _, err := b.Put(t.Context(), "x/k", []byte("2"), nil, objstore.IfMatch(first.ETag)); err != nil {
+		t.Fatal(err)
+	}
+	if !settled() || !b.madeDir[filepath.Dir(at)] {
+		t.Error("a put did not settle its own version")
+	}
+	if _, err := a.Put(t.Context(), "x/k", []byte("3"), nil, objstore.Always()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Put(t.Context(), "x/k", []byte("4"), nil, objstore.IfMatch(first.ETag)); !errors.Is(err, objstore.ErrPrecondition) {
+		t.Fatalf("put over another version: %v", err)
+	}
+	if !settled() {
+		t.Error("a refusal told of a version that may not last")
+	}
+}
+
 // A failed directory sync stops the store: later success would prove nothing.
 func TestFailedSyncIsFinal(t *testing.T) {
 	s := open(t, t.TempDir())

@@ -289,9 +289,11 @@ func (s *Store) Get(ctx context.Context, key string, r objstore.Range) (io.ReadC
 	if err != nil {
 		return nil, objstore.Info{}, err
 	}
-	if err := s.settle("get", key, path, h); err != nil {
-		f.Close()
-		return nil, objstore.Info{}, err
+	if !objstore.IsReplacing(ctx) {
+		if err := s.settle("get", key, path, h); err != nil {
+			f.Close()
+			return nil, objstore.Info{}, err
+		}
 	}
 	from, to, ok := r.Resolve(h.size)
 	if !ok {

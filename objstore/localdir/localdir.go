@@ -14,7 +14,8 @@
 //     and syncs the directory. A crash at any step leaves the old object or the new one.
 //  4. What a reader was told survives a power cut: before an object is reported for the first
 //     time, the directory that names it is synced. Otherwise a reader could act on an object
-//     whose writer died between the rename and the sync, and a power cut would take it back.
+//     whose writer died between the rename and the sync, and a power cut would take it back. Who replaces it and does nothing else
+//     needs no sync of its own: his Put's covers both names, or takes both with it.
 //  5. A temporary file is locked by its writer. Open removes those that nobody holds.
 //
 // The directory must be on a file system with working flock, fsync and atomic rename (ext4, xfs,
@@ -381,6 +382,15 @@ func (s *Store) writeTemp(temp string, h *header, body []byte, small bool) (*os.
 func (s *Store) checkCondition(key, path string, cond objstore.Condition) error {
 	if cond == objstore.Always() {
 		return nil
+	}
+	if etag, ok := cond.Match(); ok {
+		// The version that is about to be replaced need not be settled, only one of which a refusal tells.
+		if f, h, err := s.openObject("put", key, path, true); err == nil {
+			f.Close()
+			if h.etag() == etag {
+				return nil
+			}
+		}
 	}
 	h, err := s.readHeader("put", key, path)
 	switch {
