@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	smallFSBytes = 256 << 20 // of a node on tmpfs
-	storeBytes   = 4 << 30   // at most, of the store's objects
+	smallFSBytes = 1 << 30 // of a node on tmpfs: a run's idle logs keep their windows, and only the fault is to fill it
+	storeBytes   = 4 << 30 // at most, of the store's objects
 	startLimit   = 60 * time.Second
 )
 
