@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/btrlog/btrlog/powercut/disk"
@@ -194,7 +195,7 @@ func (w *world) startNodes(nodes ...int) error {
 func (w *world) launch(i int) error {
 	args := []string{guest.BtrlogPath, "node", "--id", nodeName(i), "--dir", mountPoint(nodeDevices[i]) + "/node",
 		"--listen", fmt.Sprintf("0.0.0.0:%d", w.ports[i]), "--advertise", fmt.Sprintf("127.0.0.1:%d", w.ports[i]),
-		"--store", "file://" + mountPoint(storeDevice) + "/store", "--segment-file", "20MiB"}
+		"--store", "file://" + mountPoint(storeDevice) + "/store", "--segment-file", "20MiB", "--start-timeout", "150s"}
 	if w.buffered || w.rng.IntN(2) == 0 {
 		args = append(args, "--buffered")
 	}
@@ -219,8 +220,10 @@ func (w *world) ready(node int) error {
 		return r.StatusCode == http.StatusOK
 	})
 	switch {
+	case ended != nil && strings.Contains(ended.Error(), "damaged data"):
+		return fmt.Errorf("%w: node %s does not start: %w", errRefused, nodeName(node), ended)
 	case ended != nil:
-		return fmt.Errorf("%w: node %s does not start: %w; what it said is in %s", errRefused, nodeName(node), ended, w.m.Console())
+		return fmt.Errorf("node %s does not start: %w", nodeName(node), ended)
 	case err != nil:
 		return fmt.Errorf("node %s is not ready: %w: %w; what it said is in %s", nodeName(node), err, last, w.m.Console())
 	}
@@ -229,7 +232,7 @@ func (w *world) ready(node int) error {
 
 var (
 	errTime = errors.New("out of time")
-	// errRefused says that what a cut left of a device cannot be used: in a control as good as a loss, else a failure.
+	// errRefused says that what a cut left of a device is damaged: in a control as good as a loss, else a failure.
 	errRefused = errors.New("refused")
 )
 

@@ -105,7 +105,8 @@ type agent struct {
 type program struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
-	err   error // valid once ended is closed
+	err   error  // valid once ended is closed
+	last  string // line that it said; likewise
 }
 
 func (p *program) over() bool {
@@ -175,8 +176,10 @@ func (a *agent) do(o *Order) (string, error) {
 		return "", nil
 	case DoAlive:
 		for _, n := range o.Names {
-			if p := a.program(n); p == nil || p.over() {
-				return "", fmt.Errorf("%s has ended", n)
+			if p := a.program(n); p == nil {
+				return "", fmt.Errorf("%s was not started", n)
+			} else if p.over() {
+				return "", fmt.Errorf("%s has ended (%v) and said last: %s", n, p.err, p.last)
 			}
 		}
 		return "", nil
@@ -266,7 +269,7 @@ func (a *agent) start(name string, args []string) error {
 	a.programs[name] = p
 	a.mu.Unlock()
 	go func() {
-		say(name, out)
+		p.last = say(name, out)
 		p.err = cmd.Wait()
 		fmt.Printf("%s ended: %v\n", name, p.err)
 		close(p.ended)
@@ -274,10 +277,13 @@ func (a *agent) start(name string, args []string) error {
 	return nil
 }
 
-func say(name string, r io.Reader) {
+// say passes on what a program says, and returns the last line of it.
+func say(name string, r io.Reader) (last string) {
 	for s := bufio.NewScanner(r); s.Scan(); {
-		fmt.Printf("%s: %s\n", name, s.Text())
+		last = s.Text()
+		fmt.Printf("%s: %s\n", name, last)
 	}
+	return last
 }
 
 func (a *agent) wait(names []string) (string, error) {
