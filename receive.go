@@ -24,19 +24,25 @@ import (
 // What is received is never older than standbyFor when nobody waits for it, and waits for nobody when somebody does: who begins to
 // wait is counted first and looks who has the role second; who gives up the role gives it up first and looks at the count second.
 type receiver struct {
-	role    sync.Mutex    // whoever holds it receives, and is the only one to touch packet and trimmed
+	role    sync.Mutex    // whoever holds it receives, and is the only one to touch packet and what follows
 	waiting atomic.Int32  // who waits and does not receive
 	synced  atomic.Int64  // when a Sync waited last
 	wake    chan struct{} // ends the standby
 	packet  packetState
 	trimmed protocol.Time // when the pools were looked at
+	yielded protocol.Time // when a Sync that received went through the scheduler
 }
 
 const (
-	// leadFor bounds how long a Sync receives: its context cannot end it meanwhile.
-	leadFor = protocol.Time(2 * time.Millisecond)
+	// leadFor bounds how long a Sync receives, but for the one wait under way: neither its context nor a timer that is due nor Close
+	// can end that.
+	leadFor = protocol.Time(ring.RecvWaitTime)
 	// standbyFor is how late a datagram may be seen that nobody waits for, and a timer.
 	standbyFor = time.Millisecond
+	// yieldEvery is how often a goroutine that does nothing but append and receive goes through the scheduler. If it never did, the
+	// scheduler's monitor would take it for one that hogs its processor, take that away from every system call that it sees under
+	// way, and look fifty times as often.
+	yieldEvery = protocol.Time(5 * time.Millisecond)
 )
 
 // packetState is the receiver's scratch memory.
@@ -124,6 +130,12 @@ func (c *Client) receive() (received bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	c.process(packets)
+	return len(packets) > 0, nil
+}
+
+// process applies packets and does what is due. The caller has the role.
+func (c *Client) process(packets []ring.Packet) {
 	now, p := c.now(), &c.receiver.packet
 	for i := range packets {
 		c.apply(now, packets[i].From, packets[i].Data)
@@ -141,7 +153,6 @@ func (c *Client) receive() (received bool, err error) {
 	for e := c.timers.due(now); e != nil; e = c.timers.due(now) {
 		e.tick(now)
 	}
-	return len(packets) > 0, nil
 }
 
 // lead receives until lsn is committed, for at most leadFor, if nobody else waits or receives. It reports whether lsn is committed;
@@ -155,21 +166,27 @@ func (w *Writer) lead(lsn LSN) bool {
 	}
 	r.waiting.Add(-1)
 	for end := now + leadFor; now < end && w.Committed() < lsn; now = w.c.now() {
-		if w.c.await(end-now) != nil {
+		packets, err := w.c.sock.RecvWait()
+		if err != nil {
 			break
 		}
-		if _, err := w.c.receive(); err != nil {
-			break
-		}
+		w.c.process(packets)
 	}
 	r.synced.Store(int64(now))
 	committed := w.Committed() >= lsn
 	if !committed {
 		r.waiting.Add(1)
 	}
+	yield := now-r.yielded > yieldEvery
+	if yield {
+		r.yielded = now
+	}
 	r.role.Unlock()
 	if r.waiting.Load() > 0 {
 		r.rouse()
+	}
+	if yield {
+		runtime.Gosched()
 	}
 	return committed
 }

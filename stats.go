@@ -250,12 +250,14 @@ var (
 		Help: "Answers of nodes that refused a message of a writer or of an open, by reason. Not-activated ones are answered by an activation."}
 	clientDatagrams = &metrics.Desc{Name: "btrlog_client_datagrams_total", Kind: metrics.Counter, Unit: "datagrams", Labels: []string{"event"},
 		Help: "UDP datagrams sent and received, send_dropped for want of buffer, send_failed, and unreadable ones."}
+	clientCalls = &metrics.Desc{Name: "btrlog_client_system_calls_total", Kind: metrics.Counter, Unit: "calls", Labels: []string{"call"},
+		Help: "System calls on the UDP socket: poll and receive of whoever receives, send of appends and of what is sent again."}
 	clientConnections = &metrics.Desc{Name: "btrlog_client_connections", Kind: metrics.Gauge, Unit: "connections", Help: "Open TCP connections to nodes."}
 )
 
 // clientDescs are all of them, in the order in which they are written.
 var clientDescs = append([]*metrics.Desc{clientAppend, clientAppended, clientWriters, clientEnded, clientOpens, clientOpenSeconds, clientWindow, clientInUse,
-	clientWaiting, clientQueued, clientQueuedBytes, clientLag, clientRetained, clientRetainedBytes, clientRefusals, clientDatagrams,
+	clientWaiting, clientQueued, clientQueuedBytes, clientLag, clientRetained, clientRetainedBytes, clientRefusals, clientDatagrams, clientCalls,
 	clientConnections}, storecount.Descs...)
 
 // MetricDescs describes what Client.Metrics returns.
@@ -299,6 +301,12 @@ func (c *Client) Metrics() []metrics.Family {
 		n     uint64
 	}{{"sent", u.Sent}, {"received", u.Received}, {"send_dropped", u.SendDropped}, {"send_failed", u.SendFailed}, {"unreadable", c.receiver.packet.dropped.Load()}} {
 		l.Add(clientDatagrams, float64(d.n), d.event)
+	}
+	for _, k := range []struct {
+		call string
+		n    uint64
+	}{{"poll", u.PollCalls}, {"receive", u.ReceiveCalls}, {"send", u.SendCalls}} {
+		l.Add(clientCalls, float64(k.n), k.call)
 	}
 	l.Add(clientConnections, float64(s.Connections))
 	c.requests.metadata.Collect(&l)

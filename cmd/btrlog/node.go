@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/node"
 	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/internal/ring"
 	"github.com/btrlog/btrlog/lst"
 	"github.com/btrlog/btrlog/objstore"
 )
@@ -37,6 +40,8 @@ type nodeFlags struct {
 	cfg     node.Config
 	id      string
 	store   string
+	engine  string
+	pin     string
 	segment byteSize
 	budget  byteSize
 	memory  byteSize
@@ -67,6 +72,9 @@ func nodeCommand() *cobra.Command {
 	f.Var(&o.budget, "disk-budget", "bound of all segment files together, such as 100GiB; takeovers may go above it by three segments per shard (default: the disk)")
 	f.Var(&o.memory, "memory-budget", "memory for what was written last, of all shards together; older records are read from disk (default 64MiB)")
 	f.DurationVar(&o.cfg.PackEvery, "pack-every", 40*time.Second, "at most how often the short tails that are due of all logs are archived, in one object together; negative: an object for each")
+	f.StringVar(&o.engine, "engine", string(ring.Auto), "how shards talk to the kernel: plain (system calls), uring (io_uring, Linux 6.1 or later; plain where it is not allowed), auto (what was measured best: plain)")
+	f.DurationVar(&o.cfg.Spin, "spin", 0, "for how long an idle shard looks for datagrams before it sleeps, at most 10ms; it keeps a processor per shard busy")
+	f.StringVar(&o.pin, "pin-cpus", "", "processors of the shards' threads, such as 2,3: the first shard on the first one, and so on (default: not pinned)")
 	f.DurationVar(&o.cfg.StartTimeout, "start-timeout", 30*time.Second, "longest wait for the object store at the start")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the node does, not only warnings, on standard error")
 	configurable(f, "node", "store", "root")
@@ -146,6 +154,16 @@ func (o *nodeFlags) check() error {
 		}
 		o.id = host
 	}
+	var err error
+	if o.cfg.Engine, err = ring.ParseEngine(o.engine); err != nil {
+		return usagef("--engine: %w", err)
+	}
+	if o.cfg.Spin < 0 || o.cfg.Spin > 10*time.Millisecond {
+		return usagef("--spin is %v; 0 to 10ms are allowed", o.cfg.Spin)
+	}
+	if o.cfg.PinCPUs, err = parseCPUs(o.pin); err != nil {
+		return usagef("--pin-cpus: %w", err)
+	}
 	if o.cfg.StartTimeout <= 0 {
 		return usagef("--start-timeout is %v; it must be positive", o.cfg.StartTimeout)
 	}
@@ -167,6 +185,21 @@ func (o *nodeFlags) check() error {
 	}
 	o.cfg.Node = protocol.NodeID(o.id)
 	return nil
+}
+
+// parseCPUs reads the numbers of processors.
+func parseCPUs(text string) (cpus []int, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	for f := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(f))
+		if err != nil || n < 0 || n > 1023 {
+			return nil, fmt.Errorf("%q is no number of a processor; the form is 2,3", f)
+		}
+		cpus = append(cpus, n)
+	}
+	return cpus, nil
 }
 
 // serverLogger writes warnings, and with verbose everything, to standard error.

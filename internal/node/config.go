@@ -10,6 +10,7 @@ import (
 
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/internal/ring"
 	"github.com/btrlog/btrlog/lst"
 	"github.com/btrlog/btrlog/lst/vfs"
 	"github.com/btrlog/btrlog/objstore"
@@ -81,6 +82,16 @@ type Config struct {
 	// MTU is that of the network to the clients, in bytes; default 1500. Larger answers wait to be asked for over HTTP.
 	MTU int
 
+	// Engine is how the shards' threads talk to the kernel; where it cannot be had the node says so and takes plain system calls.
+	// Default ring.Auto.
+	Engine ring.Engine
+	// Spin is for how long a shard that has nothing to do looks for datagrams before it sleeps. It keeps a processor per shard busy
+	// for that long after every datagram, and helps only where the processors are not needed by others. At most 10 ms. Default: not.
+	Spin time.Duration
+	// PinCPUs are the processors of the shards' threads, shard k on entry k modulo their number. A thread that is pinned waits for
+	// its processor although another one is free. Default: where the system puts them.
+	PinCPUs []int
+
 	// Log is where the node says what happens; default: nowhere.
 	Log *slog.Logger
 	// Observer, if not nil, is told of every batch.
@@ -108,6 +119,9 @@ func (c *Config) fill() error {
 	setDuration(&c.CollectEvery, 10*time.Minute)
 	setDuration(&c.PeerInterval, time.Second)
 	setDuration(&c.PeerTimeout, 5*time.Second)
+	if c.Engine == "" {
+		c.Engine = ring.Auto
+	}
 	if c.MemoryBudgetBytes == 0 {
 		c.MemoryBudgetBytes = 64 << 20
 	}
@@ -126,6 +140,8 @@ func (c *Config) fill() error {
 		return fmt.Errorf("node: %d shards; 1 to %d are allowed", c.Shards, maxShards)
 	case c.FlushWorkers < 1 || c.FlushWorkers > 256:
 		return fmt.Errorf("node: %d flush workers; 1 to 256 are allowed", c.FlushWorkers)
+	case c.Spin < 0 || c.Spin > maxSpin:
+		return fmt.Errorf("node: %v of spinning; 0 to %v are allowed", c.Spin, maxSpin)
 	case c.MTU < 576 || c.MTU > 65536:
 		return fmt.Errorf("node: MTU of %d bytes; 576 to 65536 are allowed", c.MTU)
 	case c.SegmentBytes < 1<<20:
@@ -143,6 +159,9 @@ func (c *Config) fill() error {
 	case c.FlushGrace < 0 || c.IdleRelease < 0 || c.StoreGrace < 0 || c.StoreProbe < 0 || c.StartTimeout < 0 || c.InboxMessages < 1 || c.InboxBytes < 1:
 		return errors.New("node: a negative limit")
 	}
+	if _, err := ring.ParseEngine(string(c.Engine)); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
 	if err := meta.CheckName(string(c.Node)); err != nil {
 		return fmt.Errorf("node: id: %w", err)
 	}
@@ -157,6 +176,8 @@ func (c *Config) fill() error {
 const (
 	// maxShards bounds the stores of a node.
 	maxShards = 256
+	// maxSpin bounds Config.Spin: a shard must do what is due by time.
+	maxSpin = 10 * time.Millisecond
 	// minFiles is how many files a store's part of the disk budget must hold: one that is written, the next one, and one
 	// that waits for its records to be archived.
 	minFiles = 3

@@ -16,7 +16,7 @@ import (
 
 // The metrics of a node. docs/METRICS.md is written from this table.
 var (
-	mInfo = gauge("btrlog_node_info", "1", "Always 1; the labels say who the node is and how it writes.", "node", "incarnation", "cluster", "zone", "durability")
+	mInfo = gauge("btrlog_node_info", "1", "Always 1; the labels say who the node is and how it writes.", "node", "incarnation", "cluster", "zone", "durability", "engine")
 	mUp   = gauge("btrlog_node_uptime_seconds", "seconds", "Time since the start.")
 	mLive = gauge("btrlog_node_healthy", "1", "1 if /healthz says ok.")
 	mRdy  = gauge("btrlog_node_ready", "1", "1 if /readyz says ok.")
@@ -71,6 +71,9 @@ var (
 	mDropped     = counter("btrlog_node_dropped_files_total", "files", "Segment files dropped.", "shard")
 
 	mDatagrams = counter("btrlog_node_datagrams_total", "datagrams", "UDP datagrams: received, sent, and those dropped, by reason.", "shard", "event")
+	mCalls     = counter("btrlog_node_system_calls_total", "calls", "System calls of the shard's thread, by what they do: enter an io_uring (which receives, sends and waits), poll, receive, send, and write (one for each commit of the store).", "shard", "call")
+	mSubmitted = counter("btrlog_node_ring_submissions_total", "submissions", "Operations handed to the io_uring: datagrams sent, and receives begun again.", "shard")
+	mPerAppend = gauge("btrlog_node_system_calls_per_append", "calls", "All system calls of the thread since the start over its append requests, or over one; an idle node's waits count too.", "shard")
 	mForwarded = counter("btrlog_node_forwarded_total", "requests", "Requests handed to the shard that has their log.", "shard")
 	mLost      = counter("btrlog_node_unanswered_total", "requests", "Requests without an answer: malformed, undone for want of space, or no datagram took the answer.", "shard")
 
@@ -82,7 +85,7 @@ var (
 // Descs are all of them, in the order in which they are written.
 var Descs = append([]*ours.Desc{mInfo, mUp, mLive, mRdy, mShrd, mRequests, mRefusals, mAppend, mRecords, mRecordBytes, mCommits, mPromises, mFencings, mActivations,
 	mLogs, mHeld, mUncommitted, mLag, mUnarchived, mUnarchBytes, mFlushLag, mInbox, mInboxBytes, mWaiting, mParked, mFlushQueue, mFlushDue, mFlushes, mCollected, mPacks, mHTTP, mHTTPBytes,
-	mHTTPTotal, mBudget, mMemory, mUsed, mFiles, mReclaimable, mPayload, mStreams, mSpare, mFull, mFullChanges, mWritten, mSyncs, mSnapshots, mDropped, mDatagrams, mForwarded, mLost,
+	mHTTPTotal, mBudget, mMemory, mUsed, mFiles, mReclaimable, mPayload, mStreams, mSpare, mFull, mFullChanges, mWritten, mSyncs, mSnapshots, mDropped, mDatagrams, mCalls, mSubmitted, mPerAppend, mForwarded, mLost,
 	mRSS, mHeap, mGoroutines}, storecount.Descs...)
 
 func gauge(name, unit, help string, labels ...string) *ours.Desc {
@@ -111,7 +114,7 @@ func (n *Node) Metrics() []ours.Family {
 	if !n.serving() {
 		return l.Families()
 	}
-	l.Add(mInfo, 1, string(n.cfg.Node), n.dir.inc.String(), n.cluster.String(), n.cfg.Zone, n.cfg.durability())
+	l.Add(mInfo, 1, string(n.cfg.Node), n.dir.inc.String(), n.cluster.String(), n.cfg.Zone, n.cfg.durability(), string(n.engine))
 	n.collectFlushes(&l)
 	g := n.collector.status()
 	l.Add(mCollected, float64(g.Deleted), "deleted")
@@ -220,6 +223,8 @@ func (t *thread) collect(l *ours.List, p *picture) {
 		events["received"], events["sent"] = p.socket.Received, p.socket.Sent
 		events["truncated"], events["send_dropped"], events["send_failed"] = p.socket.Truncated, p.socket.SendDropped, p.socket.SendFailed
 		p.collect(l, name)
+		k := &p.socket
+		l.Add(mPerAppend, float64(k.Enters+k.PollCalls+k.ReceiveCalls+k.SendCalls+p.core.Commits)/float64(max(1, t.tally.requests[requestAppend].Load())), name)
 		l.Add(mLost, float64(c.lost.Load()+p.unsent), name)
 	}
 	l.Add(mInbox, float64(items), name)
@@ -244,6 +249,13 @@ func (p *picture) collect(l *ours.List, name string) {
 	} {
 		l.Add(v.d, v.v, name)
 	}
+	for _, k := range []struct {
+		call string
+		n    uint64
+	}{{"enter", p.socket.Enters}, {"poll", p.socket.PollCalls}, {"receive", p.socket.ReceiveCalls}, {"send", p.socket.SendCalls}, {"write", c.Commits}} {
+		l.Add(mCalls, float64(k.n), name, k.call)
+	}
+	l.Add(mSubmitted, float64(p.socket.Submissions), name)
 	l.Add(mCommits, float64(c.ForcedCommits), name, durabilities[0])
 	l.Add(mCommits, float64(c.Commits-c.ForcedCommits), name, durabilities[1])
 	l.Add(mLogs, float64(m.Active), name, "active")

@@ -54,6 +54,8 @@ type Node struct {
 
 	udp       net.UDPAddr
 	port      int
+	engine    ring.Engine
+	engineWhy error // why it is not the one that was asked for; may be nil
 	advertise string
 	recorded  string // the start that the node's record named when this one began
 	listener  net.Listener
@@ -191,7 +193,10 @@ func (n *Node) start(ctx, background context.Context) error {
 	n.background.Go(func() { n.prober(background) })
 	n.phase.Store(nil)
 	n.cfg.Log.Info("node serves", "node", n.cfg.Node, "incarnation", n.dir.inc.String(), "cluster", n.cluster.String(), "address", n.advertise,
-		"shards", len(n.threads), "durability", n.cfg.durability())
+		"shards", len(n.threads), "durability", n.cfg.durability(), "engine", string(n.engine))
+	if n.engineWhy != nil {
+		n.cfg.Log.Warn("the shards use plain system calls instead of io_uring", "reason", n.engineWhy)
+	}
 	return nil
 }
 
@@ -258,7 +263,7 @@ func (n *Node) Close() error {
 		n.watcher.wg.Wait()
 		errs := []error{err}
 		for _, t := range n.threads {
-			errs = append(errs, t.loop.Close(), t.core.Close())
+			errs = append(errs, t.core.Close())
 		}
 		n.closed = errors.Join(append(errs, n.dir.close())...)
 	})
@@ -397,15 +402,20 @@ func (n *Node) listenOnce() error {
 				port = n.port + i
 			}
 		}
-		loop, err := ring.Listen(netip.AddrPortFrom(ip, uint16(port)), ring.Config{Batch: ringBatch})
+		cfg := ring.Config{Batch: ringBatch, Spin: n.cfg.Spin, BusyPoll: n.cfg.Spin}
+		loop, engine, why, err := ring.Open(netip.AddrPortFrom(ip, uint16(port)), cfg, n.cfg.Engine)
 		if errors.Is(err, syscall.EAFNOSUPPORT) && ip == netip.IPv6Unspecified() {
 			ip = netip.IPv4Unspecified() // a host without IPv6
-			loop, err = ring.Listen(netip.AddrPortFrom(ip, uint16(port)), ring.Config{Batch: ringBatch})
+			loop, engine, why, err = ring.Open(netip.AddrPortFrom(ip, uint16(port)), cfg, n.cfg.Engine)
 		}
 		if err != nil {
 			return fmt.Errorf("shard %d: %w", i, err)
 		}
-		t.loop, t.port = loop, loop.LocalAddr().Port()
+		n.engine, n.engineWhy = engine, why
+		t.loop, t.port, t.busy = loop, loop.LocalAddr().Port(), 1
+		if engine == ring.URing {
+			t.busy = busyPackets
+		}
 		t.post = post{loop: loop, port: t.port, mtu: n.cfg.MTU, open: make(map[ring.Addr]int)}
 	}
 	return nil

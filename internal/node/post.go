@@ -47,7 +47,7 @@ const maxPackets = 256
 
 func (p *post) next(to ring.Addr) *packet {
 	if p.used >= maxPackets {
-		p.err = errors.Join(p.err, p.flush())
+		p.err = errors.Join(p.err, p.queue(), p.loop.Flush())
 	}
 	if p.used == len(p.packets) {
 		p.packets = append(p.packets, packet{buf: make([]byte, 0, 2048)})
@@ -95,8 +95,8 @@ func (p *post) raw(to ring.Addr, data []byte) {
 	k.buf, k.raw = append(k.buf[:0], data...), true
 }
 
-// flush sends everything. The datagrams' memory is free again when it returns.
-func (p *post) flush() error {
+// queue hands everything to the loop, which sends it with the next Wait or Recv; until then the datagrams' memory is in use.
+func (p *post) queue() error {
 	if p.used == 0 || p.err != nil {
 		return p.err
 	}
@@ -112,5 +112,5 @@ func (p *post) flush() error {
 	}
 	clear(p.open)
 	p.used = 0
-	return p.loop.Flush()
+	return nil
 }

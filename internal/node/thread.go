@@ -25,6 +25,13 @@ const (
 	maxBatchBytes    = 2 << 20
 	maxBatchMessages = 4096
 	maxReceives      = 16
+	// yieldEvery is how often the thread goes through the scheduler. A goroutine that never does counts as one that hogs its
+	// processor after 10 ms, and from then on the scheduler's monitor takes the processor away from every system call that it sees
+	// under way, and looks fifty times as often: that was a tenth of a node's processor time.
+	yieldEvery = 5 * time.Millisecond
+	// busyPackets is how many datagrams of one receive say that more are coming: then the thread looks for them at once, and else it
+	// lets the call that sends its answers wait for them too. With plain system calls these are two, and a look costs no more.
+	busyPackets = 4
 )
 
 // thread is one shard: a core, a socket, and the one OS thread that drives both.
@@ -36,6 +43,7 @@ type thread struct {
 	maxBatch int
 	core     *shard.Core
 	loop     ring.Loop
+	busy     int // busyPackets, or one
 	inbox    inbox
 
 	reclaim  chan struct{} // wakes the reclaimer
@@ -57,6 +65,7 @@ type thread struct {
 	nparked int
 
 	nextTick, nextRelease protocol.Time
+	yielded               protocol.Time
 	stepped               uint64 // messages when shrink looked last
 	counters              counters
 	tally                 tally
@@ -82,14 +91,18 @@ type counters struct {
 // run is the thread's life. It returns nil after stop, and otherwise why the node must end.
 func (t *thread) run() error {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	if cpus := t.n.cfg.PinCPUs; len(cpus) == 0 {
+		defer runtime.UnlockOSThread()
+	} else if err := pin(cpus[t.index%len(cpus)]); err != nil { // and the OS thread ends with the goroutine
+		return fmt.Errorf("node: shard %d: %w", t.index, err)
+	}
 	defer t.finish()
 	for !t.stopping.Load() {
 		if err := t.turn(); err != nil {
 			return fmt.Errorf("node: shard %d: %w", t.index, err)
 		}
 	}
-	return nil
+	return t.loop.Flush() // the answers of the last batch
 }
 
 // stop makes run return after the batch under way. Any goroutine may call it.
@@ -113,11 +126,15 @@ func (t *thread) turn() error {
 	if now >= t.nextTick {
 		t.tick(now)
 	}
-	idle := len(t.origins) == 0
 	if err := t.commit(now, int(t.counters.messages.Load()-before)); err != nil {
 		return err
 	}
-	if idle && !more && t.backlog.empty() {
+	// The answers leave with the wait, or else with the next turn's receive: one system call does both.
+	if !more && t.backlog.empty() {
+		if now-t.yielded > protocol.Time(yieldEvery) {
+			t.yielded = now
+			runtime.Gosched()
+		}
 		if _, err := t.loop.Wait(time.Duration(t.nextTick - t.n.now())); err != nil {
 			return err
 		}
@@ -140,7 +157,7 @@ func (t *thread) receive(now protocol.Time) (more bool, err error) {
 			t.packet(now, &packets[i])
 		}
 		if len(packets) < ringBatch {
-			return len(packets) > 0, nil
+			return len(packets) >= t.busy, nil
 		}
 	}
 	return true, nil
@@ -333,7 +350,7 @@ func (t *thread) commit(turn protocol.Time, messages int) error {
 	}
 	clear(t.origins)
 	t.origins = t.origins[:0]
-	err = t.post.flush()
+	err = t.post.queue()
 	if t.tally.appends > 0 {
 		// A batch that wrote nothing, such as one of records that are held already, made no difference of durability.
 		forced := after.Commits == before.Commits || after.ForcedCommits > before.ForcedCommits
@@ -431,9 +448,13 @@ func (t *thread) resume(log protocol.LogID, due func(*parkedRead) bool) {
 	}
 }
 
-// finish answers everything that still waits, and closes. No answer of it speaks of a write.
+// finish answers everything that still waits, and closes the inbox and the loop, which is its owner's to close. No answer of it
+// speaks of a write.
 func (t *thread) finish() {
 	t.alive.Store(false)
+	if err := t.loop.Close(); err != nil {
+		t.n.cfg.Log.Warn("closing a socket", "shard", t.index, "error", err)
+	}
 	left := t.inbox.close()
 	for _, it := range append(left.items, t.backlog.all()...) {
 		if it.call != nil {

@@ -2,17 +2,17 @@
 
 // Package ring is the event loop of one thread: datagrams in, datagrams out, file writes, wake-ups and a deadline, all
 // from the same thread and without the scheduler between a datagram and its answer. A log node's shard owns one, and so
-// does a client's acknowledgement thread; the client's senders share the client's through SendBatch.
+// does a client's receiver; the client's senders share the client's through SendBatch.
 //
-// Loop is the interface of the loop; Socket does it with plain system calls, which work wherever Linux does. An io_uring
-// implementation fits behind the same methods: Send and Submit only queue, Flush and Wait enter the kernel, Recv and
-// Completed hand out what it left, and buffers belong to the loop until then.
+// Loop is the interface of the loop. Socket does it with plain system calls, which work wherever Linux does, and Uring with
+// io_uring: Send and Submit only queue, Flush, Wait and Recv enter the kernel, Recv and Completed hand out what it left, and
+// buffers belong to the loop until then. Open chooses.
 //
 //	loop:
 //		packets := Recv()                  never blocks; step each; encode replies
 //		Submit(write), Completed()         replies wait for the completion of the step's writes
-//		Send…, Flush()
-//		if nothing came: Wait(until the next deadline)
+//		Send…
+//		Wait(until the next deadline)      sends them; Recv does, if there may be more and one must not wait
 //
 // Why not package net: its poller wakes a goroutine on whatever thread is free and makes two passes through the scheduler
 // per datagram, which was measured at 15 to 60 µs; its reads take one datagram per call and its write path locks.
@@ -37,22 +37,22 @@ import (
 // Loop is what its owner thread sees of an event loop. All methods but Wake, NewBatch, SendBatch, Stats, LocalAddr and
 // Close are for the owner alone, which has locked its goroutine to its thread.
 type Loop interface {
-	// Wait blocks until datagrams or completions are there, Wake is called, or timeout has passed; zero or less polls.
+	// Wait sends what is queued and blocks until datagrams or completions are there, Wake is called, or timeout has passed; zero or less polls.
 	// It may return early with no event. It returns ErrClosed after Close.
 	Wait(timeout time.Duration) (Event, error)
-	// Recv returns the datagrams that are there, at most Config.Batch, without blocking. Packets and their Data belong to
+	// Recv sends what is queued and returns the datagrams that are there, at most Config.Batch, without blocking. Packets and their Data belong to
 	// the loop and are valid until the next Recv. A full batch says that there may be more.
 	Recv() ([]Packet, error)
-	// Send queues a datagram. data is borrowed until Flush. A full queue is flushed.
+	// Send queues a datagram. data is borrowed until the next Flush, Wait or Recv, which sends it. A full queue is flushed.
 	Send(to Addr, data []byte)
-	// SendParts queues a datagram made of head, at most MaxHead bytes and copied, and body, borrowed until Flush.
+	// SendParts queues a datagram made of head, at most MaxHead bytes and copied, and body, borrowed likewise.
 	SendParts(to Addr, head, body []byte)
 	// Flush sends what is queued. It returns only ErrClosed: a datagram that cannot be sent is dropped and counted.
 	Flush() error
 	// Submit starts a write. w and its Buf belong to the loop until Completed returns w.
 	Submit(w *Write)
 	// Completed returns the writes that are done, in the order of their completion; the slice is valid until the next
-	// Submit.
+	// Submit, Wait or Recv.
 	Completed() []*Write
 
 	// Wake makes the current or the next Wait return. Any goroutine may call it; many calls cost one wake-up. What was
@@ -116,6 +116,12 @@ type Config struct {
 	// SocketBytes is the size asked for each of the socket's two buffers. The kernel may grant less: Stats says what
 	// it granted. Default 4 MiB.
 	SocketBytes int
+	// Spin is for how long Wait looks again and again before it sleeps. It keeps a processor busy that the sender may need, so it
+	// helps only where every loop has a processor of its own. Zero sleeps at once.
+	Spin time.Duration
+	// BusyPoll is for how long a system call that finds no datagram asks the network card itself (SO_BUSY_POLL), rounded to
+	// microseconds; without the privilege, or a driver that can do it, it changes nothing. It does nothing on the loopback.
+	BusyPoll time.Duration
 }
 
 const (
@@ -139,7 +145,11 @@ type Stats struct {
 	SendFailed              uint64 // refused by the kernel: too large, no route, wrong address family
 	LastSendError           error  // the reason of the latest SendFailed
 	Wakes                   uint64 // wake-ups that reached the kernel
-	RecvBuffer, SendBuffer  int    // bytes granted by the kernel, its own bookkeeping included
+	// System calls: into the ring, which do the work of all the others, and by kind; of sends, also those of SendBatch. A write
+	// that went through the ring counts in WriteCalls although it is no call of its own.
+	Enters, ReceiveCalls, SendCalls, WriteCalls, PollCalls uint64
+	Submissions                                            uint64 // operations that the ring was given
+	RecvBuffer, SendBuffer                                 int    // bytes granted by the kernel, its own bookkeeping included
 }
 
 // Addr is the address of a UDP socket: 24 bytes without a pointer, comparable, usable as the key of a map. IPv4 is kept in

@@ -113,6 +113,7 @@ func (s *Socket) SendBatch(b *Batch) (int, error) {
 	var sent int
 	var bytes uint64
 	for i, tries := 0, 0; i < b.n; {
+		s.sendCalls.Add(1)
 		n, _, e := syscall.RawSyscall6(sysSendmmsg, uintptr(s.fd), uintptr(unsafe.Pointer(&b.hdrs[i])), uintptr(b.n-i), syscall.MSG_DONTWAIT, 0, 0)
 		switch e {
 		case 0:

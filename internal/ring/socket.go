@@ -33,6 +33,8 @@ const (
 
 	soRcvbufForce = 33
 	soSndbufForce = 32
+	soBusyPoll    = 46
+	msgWaitForOne = 0x10000
 )
 
 // Socket is a Loop of plain system calls.
@@ -63,6 +65,9 @@ type Socket struct {
 	received, receivedBytes, truncated, recvErrors  atomic.Uint64
 	sent, sentBytes, sendDropped, sendFailed, wakes atomic.Uint64
 	sendErrno                                       atomic.Uint32
+	submissions                                     atomic.Uint64
+	enters, recvCalls, sendCalls, writeCalls, polls atomic.Uint64
+	spin                                            time.Duration
 	rcvbuf, sndbuf                                  int
 }
 
@@ -75,7 +80,7 @@ func Listen(addr netip.AddrPort, cfg Config) (*Socket, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	s := &Socket{fd: -1, wakefd: -1, v6: addr.Addr().Is6() && !addr.Addr().Is4In6()}
+	s := &Socket{fd: -1, wakefd: -1, spin: cfg.Spin, v6: addr.Addr().Is6() && !addr.Addr().Is4In6()}
 	if err := s.open(addr, cfg); err != nil {
 		s.closeFDs()
 		return nil, fmt.Errorf("ring: listen on %v: %w", addr, err)
@@ -122,7 +127,7 @@ func (s *Socket) open(addr netip.AddrPort, cfg Config) error {
 		family = syscall.AF_INET6
 	}
 	var err error
-	if s.fd, err = syscall.Socket(family, syscall.SOCK_DGRAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0); err != nil {
+	if s.fd, err = syscall.Socket(family, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0); err != nil {
 		return os.NewSyscallError("socket", err)
 	}
 	if s.v6 {
@@ -136,6 +141,14 @@ func (s *Socket) open(addr netip.AddrPort, cfg Config) error {
 	}
 	s.rcvbuf = buffer(s.fd, soRcvbufForce, syscall.SO_RCVBUF, cfg.SocketBytes)
 	s.sndbuf = buffer(s.fd, soSndbufForce, syscall.SO_SNDBUF, cfg.SocketBytes)
+	// Every other call says that it does not wait.
+	wait := syscall.NsecToTimeval(int64(RecvWaitTime))
+	if err := syscall.SetsockoptTimeval(s.fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &wait); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	if us := int(cfg.BusyPoll.Microseconds()); us > 0 {
+		_ = syscall.SetsockoptInt(s.fd, syscall.SOL_SOCKET, soBusyPoll, us) // it is a wish
+	}
 	var name syscall.RawSockaddrInet6
 	a := AddrFrom(addr)
 	n, ok := putName(&name, a, s.v6)
@@ -191,16 +204,21 @@ func (s *Socket) Wait(timeout time.Duration) (Event, error) {
 		return 0, ErrClosed
 	}
 	defer s.leave()
+	if s.out.n > 0 {
+		_ = s.Flush() // ErrClosed is told below
+	}
 	if len(s.done) > 0 {
 		timeout = 0
 	}
-	s.timeout = syscall.NsecToTimespec(int64(max(0, timeout)))
-	s.poll[0].revents, s.poll[1].revents = 0, 0
+	var n int
 	var e syscall.Errno
-	if timeout <= 0 {
-		_, _, e = syscall.RawSyscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&s.poll)), 2, uintptr(unsafe.Pointer(&s.timeout)), 0, 0, 0)
-	} else {
-		_, _, e = syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&s.poll)), 2, uintptr(unsafe.Pointer(&s.timeout)), 0, 0, 0)
+	if timeout > 0 && s.spin > 0 {
+		for began := time.Now(); n == 0 && e == 0 && time.Since(began) < s.spin; {
+			n, e = s.pollFor(0)
+		}
+	}
+	if n == 0 && e == 0 {
+		_, e = s.pollFor(timeout)
 	}
 	if e != 0 && e != syscall.EINTR {
 		return 0, os.NewSyscallError("ppoll", e)
@@ -210,11 +228,7 @@ func (s *Socket) Wait(timeout time.Duration) (Event, error) {
 		ev |= Readable
 	}
 	if e == 0 && s.poll[1].revents != 0 {
-		var count [8]byte
-		syscall.RawSyscall(syscall.SYS_READ, uintptr(s.wakefd), uintptr(unsafe.Pointer(&count)), 8)
-		// The counter is drained before the flag falls. The other way round, a Wake between the two would add to the counter,
-		// be drained with it, and leave the flag up: every later Wake would believe that one is under way, and be lost.
-		s.woken.Store(0)
+		s.drainWake()
 		ev |= Woken
 	}
 	if len(s.done) > 0 {
@@ -224,6 +238,27 @@ func (s *Socket) Wait(timeout time.Duration) (Event, error) {
 		return ev, ErrClosed
 	}
 	return ev, nil
+}
+
+// pollFor waits until the socket or Wake's counter is readable.
+func (s *Socket) pollFor(timeout time.Duration) (int, syscall.Errno) {
+	s.timeout = syscall.NsecToTimespec(int64(max(0, timeout)))
+	s.poll[0].revents, s.poll[1].revents = 0, 0
+	s.polls.Add(1)
+	call := syscall.RawSyscall6
+	if timeout > 0 {
+		call = syscall.Syscall6
+	}
+	n, _, e := call(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&s.poll)), 2, uintptr(unsafe.Pointer(&s.timeout)), 0, 0, 0)
+	return int(n), e
+}
+
+func (s *Socket) drainWake() {
+	var count [8]byte
+	syscall.RawSyscall(syscall.SYS_READ, uintptr(s.wakefd), uintptr(unsafe.Pointer(&count)), 8)
+	// The counter is drained before the flag falls. The other way round, a Wake between the two would add to the counter,
+	// be drained with it, and leave the flag up: every later Wake would believe that one is under way, and be lost.
+	s.woken.Store(0)
 }
 
 // Wake implements Loop.
@@ -244,25 +279,47 @@ func (s *Socket) signal() {
 }
 
 // Recv implements Loop.
-func (s *Socket) Recv() ([]Packet, error) {
+func (s *Socket) Recv() ([]Packet, error) { return s.recv(false) }
+
+// RecvWait is Wait and Recv in one system call, for an owner that knows that datagrams are coming: it waits for at most about
+// RecvWaitTime, and neither Wake nor Close ends it sooner.
+func (s *Socket) RecvWait() ([]Packet, error) { return s.recv(true) }
+
+// RecvWaitTime is how long RecvWait waits; the kernel may round it up by some milliseconds.
+const RecvWaitTime = 2 * time.Millisecond
+
+func (s *Socket) recv(wait bool) ([]Packet, error) {
 	if !s.enter() {
 		return nil, ErrClosed
 	}
 	defer s.leave()
+	if s.out.n > 0 {
+		_ = s.Flush()
+	}
 	for i := range s.used { // the kernel shortened these
 		s.rhdrs[i].hdr.Namelen = syscall.SizeofSockaddrInet6
 	}
 	s.used = 0
 	var got int
 	for {
-		n, _, e := syscall.RawSyscall6(syscall.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.rhdrs[0])), uintptr(len(s.rhdrs)),
-			syscall.MSG_DONTWAIT, 0, 0)
+		s.recvCalls.Add(1)
+		var n uintptr
+		var e syscall.Errno
+		if wait {
+			n, _, e = syscall.Syscall6(syscall.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.rhdrs[0])), uintptr(len(s.rhdrs)), msgWaitForOne, 0, 0)
+		} else {
+			n, _, e = syscall.RawSyscall6(syscall.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.rhdrs[0])), uintptr(len(s.rhdrs)),
+				syscall.MSG_DONTWAIT, 0, 0)
+		}
 		if e == 0 {
 			got = int(n)
 			break
 		}
 		switch e {
 		case syscall.EINTR:
+			if wait {
+				return nil, nil
+			}
 			continue
 		case syscall.EAGAIN:
 			return nil, nil
@@ -296,6 +353,7 @@ func (s *Socket) Recv() ([]Packet, error) {
 
 // Submit implements Loop. This implementation writes at once; the queue is there for the one that does not.
 func (s *Socket) Submit(w *Write) {
+	s.writeCalls.Add(1)
 	w.Err = Pwrite(w.FD, w.Buf, w.Off)
 	s.done = append(s.done, w)
 }
@@ -312,6 +370,7 @@ func (s *Socket) Stats() Stats {
 	st := Stats{
 		Received: s.received.Load(), ReceivedBytes: s.receivedBytes.Load(), Truncated: s.truncated.Load(), ReceiveErrors: s.recvErrors.Load(),
 		Sent: s.sent.Load(), SentBytes: s.sentBytes.Load(), SendDropped: s.sendDropped.Load(), SendFailed: s.sendFailed.Load(),
+		Enters: s.enters.Load(), ReceiveCalls: s.recvCalls.Load(), SendCalls: s.sendCalls.Load(), WriteCalls: s.writeCalls.Load(), PollCalls: s.polls.Load(), Submissions: s.submissions.Load(),
 		Wakes: s.wakes.Load(), RecvBuffer: s.rcvbuf, SendBuffer: s.sndbuf,
 	}
 	if e := s.sendErrno.Load(); e != 0 {
