@@ -45,8 +45,8 @@ func role(args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if len(args) == 4 && args[0] == clientRole {
-		return productClient(ctx, args[1], args[2], args[3])
+	if len(args) == 5 && args[0] == clientRole {
+		return productClient(ctx, args[1], args[2], args[3], args[4])
 	}
 	return measure(ctx, args)
 }
@@ -84,7 +84,7 @@ func (v *variants) Set(text string) error {
 
 type options struct {
 	binary, tmpfs, disk, scenarios, out string
-	blocks, rounds                      int
+	blocks, rounds, depth               int
 	check                               bool
 	variants                            variants
 	work                                string // for programs that are built
@@ -100,6 +100,8 @@ func measure(ctx context.Context, args []string) error {
 	f.StringVar(&o.scenarios, "scenarios", "tmpfs3,disk3,disk1", "of tmpfs3, tmpfs1, disk3, disk1: the device and the number of nodes")
 	f.IntVar(&o.blocks, "blocks", 24, "blocks of each, at least 20 for tails that mean something")
 	f.IntVar(&o.rounds, "rounds", 1000, "rounds in a block on tmpfs; a third of it on the disk")
+	f.IntVar(&o.depth, "depth", 1, "appends in flight; with more than one the times are those between two commits, which the floor's are not, and only the variants "+
+		"can be compared")
 	f.BoolVar(&o.check, "check", false, "fail if a ratio is worse than what is promised: p50 1.5, on tmpfs with three nodes p99 2.0")
 	f.StringVar(&o.out, "json", "", "file for the result as JSON; - is standard output, instead of the tables")
 	f.Var(&o.variants, "variant", "name and node flags of one way to run the product, such as \"plain --engine plain\"; the words binary=FILE and client=FILE "+
@@ -109,6 +111,9 @@ func measure(ctx context.Context, args []string) error {
 	}
 	if len(o.variants) == 0 {
 		o.variants = variants{{name: "btrlog"}}
+	}
+	if o.depth < 1 || o.depth > 1024 || (o.check && o.depth > 1) {
+		return fmt.Errorf("%d appends in flight; 1 to 1024 are possible, and what is promised is of one", o.depth)
 	}
 	if o.blocks < 1 || o.rounds < 30 {
 		return fmt.Errorf("%d blocks of %d rounds; at least 1 of 30 are needed", o.blocks, o.rounds)

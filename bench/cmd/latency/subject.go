@@ -22,11 +22,13 @@ const clientRole = "client"
 
 const recordBytes = 128
 
-// productClient appends and syncs records of 128 bytes, one at a time, through the public client.
-func productClient(ctx context.Context, store, nodes, quorum string) error {
+// productClient appends and syncs records of 128 bytes through the public client, depth of them in flight: the time of a round is
+// then that from one commit to the next.
+func productClient(ctx context.Context, store, nodes, quorum, depth string) error {
 	n, err1 := strconv.Atoi(nodes)
 	q, err2 := strconv.Atoi(quorum)
-	if err := errors.Join(err1, err2); err != nil {
+	d, err3 := strconv.Atoi(depth)
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	c, err := btrlog.Connect(ctx, btrlog.Config{StoreURL: store, Name: "latency", Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})
@@ -44,10 +46,10 @@ func productClient(ctx context.Context, store, nodes, quorum string) error {
 	record := make([]byte, recordBytes)
 	one := func() error {
 		lsn, err := w.Append(ctx, record)
-		if err != nil {
+		if err != nil || lsn < btrlog.LSN(d) {
 			return err
 		}
-		return w.Sync(ctx, lsn)
+		return w.Sync(ctx, lsn-btrlog.LSN(d-1))
 	}
 	return errors.Join(rounds(one), w.Close(context.WithoutCancel(ctx)))
 }
@@ -153,7 +155,7 @@ func (o *options) product(ctx context.Context, sc scenario, v variant, dir strin
 		}
 		s.servers = append(s.servers, cmd.Process.Pid)
 	}
-	s.client, _, err = s.process(ctx, client, clientRole, store, strconv.Itoa(sc.nodes), strconv.Itoa(sc.quorum))
+	s.client, _, err = s.process(ctx, client, clientRole, store, strconv.Itoa(sc.nodes), strconv.Itoa(sc.quorum), strconv.Itoa(o.depth))
 	return s, err
 }
 
