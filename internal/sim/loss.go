@@ -135,10 +135,14 @@ func scanner(r *archive.Reader) archive.Scan {
 	}
 }
 
-// gaveUp judges what an open with consent has just put on record as lost: it was nowhere to be had.
-func (c *client) gaveUp(l *simLog, epoch protocol.Epoch, loss *protocol.AcceptLoss, recorded protocol.Ensemble, history protocol.History, lost protocol.LostRanges) {
+// gaveUp judges what an open with consent has just put on record as lost: it is on record, and was nowhere to be had.
+func (c *client) gaveUp(l *simLog, epoch protocol.Epoch, loss *protocol.AcceptLoss, members protocol.Ensemble, history protocol.History, lost protocol.LostRanges) {
 	w := c.w
+	trimBefore, recorded := w.onRecord(l.id)
 	for _, r := range lost {
+		if x, ok := recorded.At(r.From); r.To >= trimBefore && (!ok || x.To < r.To) {
+			w.fail("P5", "log %s: LSNs [%d,%d] are given up at epoch %d, and the record does not say so", l.name, r.From, r.To, epoch)
+		}
 		if r.Skipped {
 			w.c.add(&w.c.Skips) // behind everything that is found
 		} else {
@@ -151,7 +155,7 @@ func (c *client) gaveUp(l *simLog, epoch protocol.Epoch, loss *protocol.AcceptLo
 				w.fail("P5", "log %s: LSNs [%d,%d] are given up at epoch %d, and object [%d,%d] has some of them", l.name, r.From, r.To, epoch, o.key.First, o.key.Last)
 			}
 		}
-		for _, m := range recorded {
+		for _, m := range members {
 			n := w.byID[m.Node]
 			if n.inc != m.Incarnation || n.state != nodeUp || n.damaged || slices.Contains(loss.Gone, m.Incarnation) {
 				continue
