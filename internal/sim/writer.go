@@ -205,6 +205,9 @@ func (a *writerActor) acknowledge() {
 // sync waits until all that was given out is committed; a time-out leaves the outcome unknown.
 func (a *writerActor) sync(patience protocol.Time) bool {
 	w := a.client.w
+	if w.mutant.ReuseAfterCancel {
+		patience = min(patience, 100*millisecond) // who gives up soon meets what is still under way
+	}
 	want, end := a.w.Next()-1, w.now+patience
 	for a.w.Committed() < want && a.w.Err() == nil && w.now < end {
 		a.pump(min(end, w.now+10*millisecond))
