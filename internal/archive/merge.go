@@ -41,6 +41,15 @@ type MergeResult struct {
 	Deleted int // packs, of this merge or of earlier ones
 }
 
+// Add adds what another merge did.
+func (r *MergeResult) Add(o MergeResult) {
+	r.Merged += o.Merged
+	r.Created += o.Created
+	r.Members += o.Members
+	r.Dropped += o.Dropped
+	r.Deleted += o.Deleted
+}
+
 // MergePacks deletes packs that were merged, and merges one group of others, if there is one, of those that the store has had since before
 // old; a store without a clock has had all of them for long. Any node may merge at any time: two that merge the same make the same
 // packs, or doubles, which a later merge removes. A listing must not lag by as much as old lies in the past.

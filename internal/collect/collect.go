@@ -60,6 +60,8 @@ type Rules struct {
 	DeleteFirst bool
 	// NeverAgain breaks A4: what a stalled creator brings back after its deletion is never looked for.
 	NeverAgain bool
+	// MergeYoung breaks AP3: what was merged goes at once, while a listing may not show yet what replaced it.
+	MergeYoung bool
 }
 
 // Known is a log as one shard of the node knows it.
@@ -81,6 +83,9 @@ type Collector struct {
 	// blank are the logs that the last round saw promised and without anything, with their promise.
 	blank map[protocol.LogID]protocol.Epoch
 	clock time.Time // of the object store, as of this round; zero: not asked yet
+	round uint64
+	trims map[protocol.LogID]trimPoint // that merging believes
+	scrub string                       // where the next look for dead packs begins
 
 	rounds, deleted, expired, failed, forgotten atomic.Uint64
 }
@@ -102,7 +107,7 @@ func New(cfg Config) *Collector {
 	if cfg.Orphans == 0 {
 		cfg.Orphans = defaultOrphans
 	}
-	return &Collector{cfg: cfg, done: make(map[protocol.LogID]protocol.LSN)}
+	return &Collector{cfg: cfg, done: make(map[protocol.LogID]protocol.LSN), trims: make(map[protocol.LogID]trimPoint)}
 }
 
 // Counts returns what was done so far.
@@ -113,7 +118,12 @@ func (c *Collector) Counts() Counts {
 // Round does one round over the logs that the node's shards know. It returns an error if it ended early: the node stops, or the store
 // does not answer anyway. What else fails is told to Failed, and the next round tries again.
 func (c *Collector) Round(ctx context.Context, round uint64, logs []Known) error {
-	c.clock = time.Time{}
+	c.clock, c.round = time.Time{}, round
+	for log, k := range c.trims {
+		if round-k.round >= trimMemory {
+			delete(c.trims, log)
+		}
+	}
 	seen := make(map[protocol.LogID]bool)
 	before := c.blank
 	c.blank = make(map[protocol.LogID]protocol.Epoch)
@@ -204,6 +214,7 @@ func (c *Collector) log(ctx context.Context, l Known, thorough bool) error {
 		if !l.Deleted {
 			c.cfg.Deleted(l)
 		}
+		c.learned(id, all)
 		return c.below(ctx, id, all)
 	case errors.Is(err, meta.ErrNotFound):
 		return nil // its creator may be on his way
@@ -241,6 +252,7 @@ func (c *Collector) log(ctx context.Context, l Known, thorough bool) error {
 			rec = moved.Record
 		}
 	}
+	c.learned(id, rec.TrimBefore)
 	if c.done[id] >= rec.TrimBefore && !thorough || rec.TrimBefore <= 1 {
 		return nil
 	}

@@ -63,7 +63,7 @@ type report struct {
 	deleted bool            // the log of key is deleted
 	forget  protocol.Epoch  // not zero: the log of key does not exist, and this is what it was promised
 	learned bool            // objects are what a pack of another node holds of the log of key
-	early   bool            // it was only looked for
+	back    bool            // nothing was done about it
 	pack    packRequest     // not nil: what there is to be packed is asked for, and nothing reported
 	taken   chan<- struct{} // closed, if not nil, when the shard has taken the report
 }

@@ -2,14 +2,12 @@ package node
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/btrlog/btrlog/internal/archive"
-	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/shard"
 	"github.com/btrlog/btrlog/lst"
@@ -41,16 +39,12 @@ const (
 	packMemory = time.Hour
 	// packSettled is how old a pack must be before it is merged, or deleted because it was: listings do not lag by so much.
 	packSettled = 5 * time.Minute
-	// mergesPerRound bounds the merges of one round of collection.
-	mergesPerRound = 32
 )
 
 // packer is the goroutine's state and counters.
 type packer struct {
 	wake chan struct{}
 	seen map[string]bool // packs whose content the shards were told
-	// scrub is where the collector's next look for dead packs begins.
-	scrub string
 
 	packs, packed, merged, deleted atomic.Uint64
 }
@@ -67,7 +61,9 @@ func (p *packer) status() PackStatus {
 	return PackStatus{p.packs.Load(), p.packed.Load(), p.merged.Load(), p.deleted.Load()}
 }
 
-func (p *packer) init() { p.wake, p.seen = make(chan struct{}, 1), make(map[string]bool) }
+func (p *packer) init() {
+	p.wake, p.seen = make(chan struct{}, 1), make(map[string]bool)
+}
 
 // want has the packer make a round soon. Any thread may call it.
 func (p *packer) want() {
@@ -91,9 +87,17 @@ type packPart struct {
 	view lst.View
 	segs []protocol.Segment
 	keys []planKey
-	// early says of each that another node's turn to pack it is not over: it may only be looked for.
-	early []bool
+	turn []turnTo
 }
+
+// turnTo says why a stretch is in a part.
+type turnTo uint8
+
+const (
+	packIt    turnTo = iota // it is due
+	takeAlong               // it will be due: if there is a pack, it goes in
+	lookForIt               // another node's turn to pack it is not over
+)
 
 // packing is a request that a shard's thread is answering.
 type packing struct {
@@ -142,7 +146,7 @@ func (n *Node) packRound(ctx context.Context) (more bool, err error) {
 	if err := n.learnPacks(ctx); err != nil {
 		return false, err
 	}
-	var turn, early packList
+	var lists [3]packList
 	for _, t := range n.threads {
 		req := make(packRequest, 1)
 		t.inbox.report(report{pack: req})
@@ -156,17 +160,21 @@ func (n *Node) packRound(ctx context.Context) (more bool, err error) {
 		more = more || has.more
 		for _, p := range has.parts {
 			for i, s := range p.segs {
-				list := &turn
-				if p.early[i] {
-					list = &early
-				}
+				list := &lists[p.turn[i]]
 				list.plans = append(list.plans, archive.PackPlan{Plan: s, Source: records(p.view, s)})
 				list.of, list.keys = append(list.of, t), append(list.keys, p.keys[i])
 			}
 		}
 	}
-	n.tell(ctx, &early, n.lookForFew(ctx, early.plans), true)
-	n.tell(ctx, &turn, n.pack(ctx, turn.plans), false)
+	others := &lists[lookForIt]
+	n.tell(ctx, others, n.lookForFew(ctx, others.plans), true)
+	due, along := &lists[packIt], &lists[takeAlong]
+	if len(due.plans) == 0 {
+		n.tell(ctx, along, make([]archive.PackResult, len(along.plans)), true)
+		return more, ctx.Err()
+	}
+	due.plans, due.of, due.keys = append(due.plans, along.plans...), append(due.of, along.of...), append(due.keys, along.keys...)
+	n.tell(ctx, due, n.pack(ctx, due.plans), false)
 	return more, ctx.Err()
 }
 
@@ -177,10 +185,13 @@ type packList struct {
 	keys  []planKey
 }
 
-func (n *Node) tell(ctx context.Context, l *packList, results []archive.PackResult, early bool) {
+// tell gives the results to the shards; back says that a stretch without one was not tried.
+func (n *Node) tell(ctx context.Context, l *packList, results []archive.PackResult, back bool) {
 	n.tellAll(ctx, len(results), func(i int) (*thread, report) {
-		r := report{key: l.keys[i], objects: results[i].Objects, err: results[i].Err, early: early}
-		n.flusher.note(n, &job{key: r.key}, r.err)
+		r := report{key: l.keys[i], objects: results[i].Objects, err: results[i].Err}
+		if r.back = back && r.err == nil && len(r.objects) == 0; !r.back {
+			n.flusher.note(n, &job{key: r.key}, r.err)
+		}
 		return l.of[i], r
 	})
 }
@@ -325,12 +336,13 @@ func (t *thread) packLog(now protocol.Time, l *logPlan, p *packing, part *packPa
 			return s.Complete && e.complete != 0 && now >= e.complete+wait ||
 				s.FlushAge > 0 && s.Age >= s.FlushAge+protocol.Time(t.n.cfg.FlushGrace)+wait
 		}
-		early := false
+		turn := packIt
 		switch {
 		case due(protocol.Time(s.Rank) * protocol.Time(t.n.cfg.FlushGrace+t.n.cfg.PackEvery)):
 		case s.Rank == 0 && s.FlushAge > 0 && s.Age >= s.FlushAge/packEarly:
+			turn = takeAlong
 		case due(protocol.Time(s.Rank) * protocol.Time(t.n.cfg.FlushGrace)):
-			early = true
+			turn = lookForIt
 		default:
 			return
 		}
@@ -341,7 +353,7 @@ func (t *thread) packLog(now protocol.Time, l *logPlan, p *packing, part *packPa
 		p.bytes += bytes
 		p.count++
 		e.busy = true
-		part.segs, part.keys, part.early = append(part.segs, s), append(part.keys, key), append(part.early, early)
+		part.segs, part.keys, part.turn = append(part.segs, s), append(part.keys, key), append(part.turn, turn)
 	})
 }
 
@@ -365,42 +377,8 @@ func (t *thread) learned(now protocol.Time, r *report) {
 
 // mergePacks merges packs, and deletes what of them is not wanted any more, in a round of collection.
 func (n *Node) mergePacks(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
-	defer cancel()
-	now, err := n.storeTime(ctx)
-	if err != nil {
-		return err
-	}
-	old := now.Add(-packSettled)
-	keep := func(ctx context.Context, log protocol.LogID) (protocol.LSN, error) {
-		l, err := n.catalog.LoadByID(ctx, log)
-		switch {
-		case errors.Is(err, meta.ErrDeleted):
-			return protocol.MaxLSN + 1, nil
-		case errors.Is(err, meta.ErrNotFound):
-			return 0, nil // nothing is dropped on a guess
-		case err != nil:
-			return 0, err
-		}
-		return l.Record.TrimBefore, nil
-	}
-	for range mergesPerRound {
-		r, err := n.archive.MergePacks(ctx, old, keep)
-		n.packer.count(r)
-		if err != nil || r == (archive.MergeResult{}) {
-			if err != nil {
-				return err
-			}
-			break
-		}
-	}
-	next, r, err := n.archive.ScrubPack(ctx, n.packer.scrub, old, keep)
-	n.packer.count(r)
-	n.packer.scrub = next
+	r, err := n.collector.MergePacks(ctx, packSettled)
+	n.packer.merged.Add(uint64(r.Merged))
+	n.packer.deleted.Add(uint64(r.Deleted))
 	return err
-}
-
-func (p *packer) count(r archive.MergeResult) {
-	p.merged.Add(uint64(r.Merged))
-	p.deleted.Add(uint64(r.Deleted))
 }

@@ -272,8 +272,7 @@ func (t *thread) reported(now protocol.Time, r *report) {
 		e.objects = r.objects
 	}
 	switch {
-	case r.err == nil && r.early && len(r.objects) == 0:
-		e.next = now + protocol.Time(t.n.cfg.PackEvery)
+	case r.back: // the packer asks again
 	case r.err == nil && r.key.label == 0:
 		// Should a hole be left, another node may still be about to close it: look again, ever more seldom.
 		e.next = now + min(recheck, patience*protocol.Time(t.n.cfg.FlushGrace)<<min(e.failures, 16))

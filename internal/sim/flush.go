@@ -44,9 +44,6 @@ func (n *node) flush(p *proc, life int) {
 				n.flushOne(p, arch, s, view, life)
 			}
 		}
-		if w.p.packs > 0 && n.rng.IntN(4) == 0 {
-			n.mergePacks(p, arch)
-		}
 		if n.life == life {
 			n.snapshots(p, arch, life)
 		}

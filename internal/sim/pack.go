@@ -1,12 +1,7 @@
 package sim
 
 import (
-	"context"
-	"errors"
-	"time"
-
 	"github.com/btrlog/btrlog/internal/archive"
-	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/shard"
 	"github.com/btrlog/btrlog/lst"
@@ -46,31 +41,7 @@ func (n *node) flushPack(p *proc, arch *archive.Archive, due []protocol.Segment,
 	}
 }
 
-// mergePacks has the archive merge packs, as any node may at any time.
-func (n *node) mergePacks(p *proc, arch *archive.Archive) {
-	w := n.w
-	cat := w.newCatalog()
-	keep := func(ctx context.Context, log protocol.LogID) (protocol.LSN, error) {
-		l, err := cat.LoadByID(ctx, log)
-		switch {
-		case errors.Is(err, meta.ErrDeleted):
-			return protocol.MaxLSN + 1, nil
-		case errors.Is(err, meta.ErrNotFound):
-			return 0, nil // nothing is dropped on a guess
-		case err != nil:
-			return 0, err
-		}
-		return l.Record.TrimBefore, nil
-	}
-	old := w.wall().Add(-2 * time.Duration(staleFor))
-	ctx := p.context(w.now + 60*second)
-	r, err := arch.MergePacks(ctx, old, keep)
-	n.merged(r, err)
-	var scrubbed archive.MergeResult
-	n.scrub, scrubbed, err = arch.ScrubPack(ctx, n.scrub, old, keep)
-	n.merged(scrubbed, err)
-}
-
+// merged counts what merging in a round of collection did.
 func (n *node) merged(r archive.MergeResult, err error) {
 	w := n.w
 	w.c.PacksMerged += r.Merged

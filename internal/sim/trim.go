@@ -175,6 +175,9 @@ func (n *node) collect(p *proc, life int) {
 		if err := col.Round(p.context(w.now+60*second), round, known); err != nil {
 			w.tracef("%s: round %d of collection ended early: %v", n.id, round, err)
 		}
+		if w.p.packs > 0 {
+			n.merged(col.MergePacks(p.context(w.now+60*second), 2*time.Duration(staleFor)))
+		}
 		now := col.Counts()
 		w.c.Expired += int(now.Expired - was.Expired)
 		w.c.Collected += int(now.Deleted - was.Deleted)

@@ -3,9 +3,10 @@
 //
 //	go run ./cmd/manylogs idle       10,000 logs, one append each, then idle: memory per log, files, and what returns
 //	go run ./cmd/manylogs neighbour  one firehose beside 100 quiet logs: on their shard, and on another shard of the same nodes
+//	go run ./cmd/manylogs trickle    10,000 logs with a record each a minute: what archiving them asks of the store, and how late it is
 //	go run ./cmd/manylogs takeover   1,000 logs taken over by a new client: time, and requests counted in front of the store
 //
-// What the figures mean is said beside each field of the results (idle.go, neighbour.go, takeover.go). Times are of the
+// What the figures mean is said beside each field of the results (idle.go, neighbour.go, takeover.go, trickle.go). Times are of the
 // machine and its load; ratios and counts are what counts (MEASURE: ratios in one run, interleaved).
 package main
 
@@ -32,6 +33,8 @@ type options struct {
 	recordBytes   int
 	quiet         int
 	perSecond     float64
+	every         time.Duration
+	flushAge      time.Duration
 }
 
 func main() {
@@ -47,7 +50,7 @@ func main() {
 
 func run() error {
 	if len(os.Args) < 2 || strings.HasPrefix(os.Args[1], "-") {
-		return fmt.Errorf("say what to measure: idle, neighbour or takeover; -h after it lists its flags")
+		return fmt.Errorf("say what to measure: idle, neighbour, trickle or takeover; -h after it lists its flags")
 	}
 	var o options
 	f := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
@@ -55,7 +58,9 @@ func run() error {
 	f.StringVar(&o.dir, "dir", "", "directory for the nodes; its device is what is measured (default: the directory for temporary files)")
 	f.IntVar(&o.logs, "logs", 0, "logs (default 10000 for idle, 1000 for takeover)")
 	f.IntVar(&o.shards, "shards", 0, "shards of each node (default 1; 2 for neighbour)")
-	f.DurationVar(&o.settle, "settle", 4*time.Minute, "idle: how long memory may take to return")
+	f.DurationVar(&o.settle, "settle", 4*time.Minute, "idle: how long memory may take to return; trickle: how long requests are counted")
+	f.DurationVar(&o.every, "every", time.Minute, "trickle: how often each log gets a record")
+	f.DurationVar(&o.flushAge, "flush-age", time.Minute, "trickle: flush age of the logs")
 	f.DurationVar(&o.block, "block", time.Second, "neighbour: length of a block; all of them together write some GB below -dir and into the memory of the store")
 	f.IntVar(&o.blocks, "blocks", 20, "neighbour: blocks of each kind, interleaved")
 	f.IntVar(&o.recordBytes, "record", 4096, "neighbour: bytes of a record of the firehose")
@@ -86,6 +91,8 @@ func run() error {
 		result, err = o.idle(ctx)
 	case "neighbour":
 		result, err = o.neighbour(ctx)
+	case "trickle":
+		result, err = o.trickle(ctx)
 	case "takeover":
 		result, err = o.takeover(ctx)
 	default:
