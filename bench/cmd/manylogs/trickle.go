@@ -26,8 +26,8 @@ type trickleResult struct {
 	// WorstLag is the age of the oldest record that a node did not know to be archived, the worst of samples each second.
 	WorstLag float64 `json:"worst_lag_seconds"`
 	// Bound: flush age, the time between two packs until it is in one, and once more until the other nodes have read that; and grace.
-	Bound float64 `json:"lag_bound_seconds"`
-	Passed   bool    `json:"passed"`            // at most six PUTs a minute, and no lag above the bound
+	Bound  float64 `json:"lag_bound_seconds"`
+	Passed bool    `json:"passed"` // at most six PUTs a minute, and no lag above the bound
 }
 
 const (
