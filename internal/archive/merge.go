@@ -57,11 +57,15 @@ func (r *MergeResult) Add(o MergeResult) {
 // Errors: ErrUnavailable (call again), ErrDamaged naming a pack that only an operator can mend, keep's own, or the store's refusal.
 // Nothing is lost by any of them.
 func (a *Archive) MergePacks(ctx context.Context, old time.Time, keep Keep) (r MergeResult, err error) {
-	packs, err := a.oldPacks(ctx, old)
+	packs, err := a.allPacks(ctx)
 	if err != nil {
 		return r, err
 	}
-	replaced := make(map[[HashBytes]byte]uint8)
+	type replacement struct {
+		level   uint8
+		settled bool
+	}
+	replaced := make(map[[HashBytes]byte]replacement)
 	for _, p := range packs {
 		if p.level == 0 {
 			continue
@@ -74,21 +78,26 @@ func (a *Archive) MergePacks(ctx context.Context, old time.Time, keep Keep) (r M
 			return r, err
 		}
 		for _, s := range t.sources {
-			replaced[s] = p.level
+			by := replaced[s]
+			replaced[s] = replacement{max(by.level, p.level), by.settled || p.settled(old)}
 		}
 	}
 	left := packs[:0:0]
 	for _, p := range packs {
-		if level, ok := replaced[p.hash]; !ok || level <= p.level {
-			left = append(left, p)
-			continue
+		by, ok := replaced[p.hash]
+		switch {
+		case !ok || by.level <= p.level:
+			if p.settled(old) {
+				left = append(left, p)
+			}
+		case by.settled:
+			// All that was wanted of it is in packs that have been there for a while (AP3). Reversed, a crash between the two would
+			// lose it, and a reader whose listing lags would find neither.
+			if err := a.remove(ctx, p.name); err != nil {
+				return r, fmt.Errorf("archive: deleting the merged pack %q: %w", p.name, err)
+			}
+			r.Deleted++
 		}
-		// All that was wanted of it is in packs that have been there for a while (AP3). Reversed, a crash between the two would
-		// lose it, and a reader whose listing lags would find neither.
-		if err := a.remove(ctx, p.name); err != nil {
-			return r, fmt.Errorf("archive: deleting the merged pack %q: %w", p.name, err)
-		}
-		r.Deleted++
 	}
 	group := mergeGroup(left)
 	if group == nil {
@@ -102,10 +111,11 @@ func (a *Archive) MergePacks(ctx context.Context, old time.Time, keep Keep) (r M
 // ScrubPack looks at one pack, the next one behind the key cursor, and writes it anew if half of it or more is not wanted any more, or
 // deletes it if all of it is. It returns the cursor for the next call, "" behind the last.
 func (a *Archive) ScrubPack(ctx context.Context, cursor string, old time.Time, keep Keep) (next string, r MergeResult, err error) {
-	packs, err := a.oldPacks(ctx, old)
+	packs, err := a.allPacks(ctx)
 	if err != nil {
 		return cursor, r, err
 	}
+	packs = slices.DeleteFunc(packs, func(p *pack) bool { return !p.settled(old) })
 	i, _ := slices.BinarySearchFunc(packs, cursor+"\x00", func(p *pack, c string) int { return strings.Compare(p.name, c) })
 	if i == len(packs) {
 		return "", r, nil
@@ -138,16 +148,17 @@ func (a *Archive) ScrubPack(ctx context.Context, cursor string, old time.Time, k
 	return p.name, r, err
 }
 
-// oldPacks lists the packs that the store has had since before old, by name.
-func (a *Archive) oldPacks(ctx context.Context, old time.Time) (packs []*pack, err error) {
+// allPacks lists the packs, by name.
+func (a *Archive) allPacks(ctx context.Context) (packs []*pack, err error) {
 	err = a.listPacks(ctx, 0, ^protocol.LogID(0), func(p *pack) error {
-		if p.modified.IsZero() || p.modified.Before(old) {
-			packs = append(packs, p)
-		}
+		packs = append(packs, p)
 		return nil
 	})
 	return packs, err
 }
+
+// settled says that the store has had the pack since before old, as far as it has a clock.
+func (p *pack) settled(old time.Time) bool { return p.modified.IsZero() || p.modified.Before(old) }
 
 // mergeGroup chooses what to merge: mergeFan or more packs of one level that overlap with one of them, the oldest first.
 func mergeGroup(packs []*pack) []*pack {

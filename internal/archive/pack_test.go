@@ -288,6 +288,35 @@ func TestMergingAgainstModel(t *testing.T) {
 	}
 }
 
+// Packs stay until what replaced them has been there for as long as a listing may lag (AP3); young ones are not merged at all.
+func TestMergedPacksStayForAWhile(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	a := newArchive(t, memory.New(memory.Options{Now: func() time.Time { return now }}), Options{})
+	for i := range protocol.LSN(mergeFan) {
+		flushPack(t, a, stretch(1, 1, i+1, i+1), stretch(2, 1, i+1, i+1))
+	}
+	merge := func(ago time.Duration, want MergeResult) {
+		t.Helper()
+		if r, err := a.MergePacks(t.Context(), now.Add(-ago), keepAll); r != want || err != nil {
+			t.Fatalf("%+v, %v; want %+v", r, err, want)
+		}
+	}
+	merge(time.Minute, MergeResult{})
+	now = now.Add(time.Hour)
+	merge(time.Minute, MergeResult{Merged: mergeFan, Created: 1, Members: 2})
+	merge(time.Minute, MergeResult{}) // they are merged, and not again
+	if n := len(packNames(t, a)); n != mergeFan+1 {
+		t.Fatalf("%d packs: the sources are gone, and a listing that lags shows nothing of what was in them", n)
+	}
+	checkLog(t, a, 1, 1, mergeFan, 1)
+	now = now.Add(2 * time.Minute)
+	merge(time.Minute, MergeResult{Deleted: mergeFan})
+	if n := len(packNames(t, a)); n != 1 {
+		t.Fatalf("%d packs", n)
+	}
+	checkLog(t, a, 2, 1, mergeFan, 1)
+}
+
 // What is deleted or trimmed leaves the store, although nothing new is packed.
 func TestScrub(t *testing.T) {
 	a := newArchive(t, newFaulty(), Options{})

@@ -60,8 +60,6 @@ type Rules struct {
 	DeleteFirst bool
 	// NeverAgain breaks A4: what a stalled creator brings back after its deletion is never looked for.
 	NeverAgain bool
-	// MergeYoung breaks AP3: what was merged goes at once, while a listing may not show yet what replaced it.
-	MergeYoung bool
 }
 
 // Known is a log as one shard of the node knows it.

@@ -37,9 +37,6 @@ func (c *Collector) MergePacks(ctx context.Context, settled time.Duration) (sum 
 		return sum, err
 	}
 	old := now.Add(-settled)
-	if c.cfg.Rules.MergeYoung {
-		old = now.Add(time.Hour)
-	}
 	for range mergesPerRound {
 		r, err := c.cfg.Archive.MergePacks(ctx, old, c.wanted)
 		sum.Add(r)

@@ -93,7 +93,6 @@ func mutants() []Mutant {
 		late,
 		{Name: "delete-unchecked", Breaks: "A5: a log is deleted by one whose token does not stand any more", DeleteUnchecked: true},
 		{Name: "delete-first", Breaks: "A4: objects go before the trim point that the retention asks for is on record", Collect: collect.Rules{DeleteFirst: true}},
-		{Name: "merge-young", Breaks: "AP3: packs that were merged go at once, while a listing may not show yet what replaced them", Collect: collect.Rules{MergeYoung: true}},
 		{Name: "collect-once", Breaks: "A4: what a stalled creator brings back after its deletion is never looked for", Collect: collect.Rules{NeverAgain: true}},
 		{Name: "unlink-before-sync", Breaks: "T6: a file goes before the snapshot that replaces it is forced", UnlinkBeforeSync: true},
 	}
