@@ -44,9 +44,19 @@ const (
 // packer is the goroutine's state and counters.
 type packer struct {
 	wake chan struct{}
-	seen map[string]bool // packs whose content the shards were told
+	// hurry makes a round begin at once: a shard has no room, and what is archived need not be kept.
+	hurry chan struct{}
+	seen  map[string]bool // packs whose content the shards were told
 
 	packs, packed, merged, deleted atomic.Uint64
+}
+
+// full says that a shard has no room. Any thread may call it.
+func (p *packer) full() {
+	select {
+	case p.hurry <- struct{}{}:
+	default:
+	}
 }
 
 // PackStatus says how packing goes. Counts are since the start of the node.
@@ -62,7 +72,7 @@ func (p *packer) status() PackStatus {
 }
 
 func (p *packer) init() {
-	p.wake, p.seen = make(chan struct{}, 1), make(map[string]bool)
+	p.wake, p.hurry, p.seen = make(chan struct{}, 1), make(chan struct{}, 1), make(map[string]bool)
 }
 
 // want has the packer make a round soon. Any thread may call it.
@@ -106,6 +116,7 @@ type packing struct {
 	has   packAnswer
 	count int
 	bytes uint64
+	full  bool // the shard has no room: what is not due goes too
 }
 
 func (n *Node) packing() bool { return n.cfg.PackEvery > 0 }
@@ -115,15 +126,21 @@ func (n *Node) packLoop(ctx context.Context) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
+		hurried := false
 		select {
 		case <-ctx.Done():
 			return
+		case <-n.packer.hurry:
+			hurried = true
 		case <-pause.C:
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-n.packer.wake:
+		if !hurried {
+			select {
+			case <-ctx.Done():
+				return
+			case <-n.packer.hurry:
+			case <-n.packer.wake:
+			}
 		}
 		wait := n.cfg.PackEvery
 		switch more, err := n.packRound(ctx); {
@@ -287,7 +304,7 @@ func (t *thread) packable(s *protocol.Segment) bool {
 
 // beginPacking takes a request.
 func (t *thread) beginPacking(req packRequest) {
-	t.packing = &packing{req: req}
+	t.packing = &packing{req: req, full: t.core.Stats().Full}
 	for log := range t.plan.logs {
 		t.packing.logs = append(t.packing.logs, log)
 	}
@@ -339,6 +356,7 @@ func (t *thread) packLog(now protocol.Time, l *logPlan, p *packing, part *packPa
 		turn := packIt
 		switch {
 		case due(protocol.Time(s.Rank) * protocol.Time(t.n.cfg.FlushGrace+t.n.cfg.PackEvery)):
+		case p.full && (s.Rank == 0 || due(protocol.Time(s.Rank)*protocol.Time(t.n.cfg.FlushGrace))):
 		case s.Rank == 0 && s.FlushAge > 0 && s.Age >= s.FlushAge/packEarly:
 			turn = takeAlong
 		case due(protocol.Time(s.Rank) * protocol.Time(t.n.cfg.FlushGrace)):

@@ -191,3 +191,36 @@ func TestCollectionMergesPacks(t *testing.T) {
 		}
 	}
 }
+
+// A node without room does not wait for the time of its next pack, nor for the age of what could go into it.
+func TestFullNodePacksAtOnce(t *testing.T) {
+	cfg := testConfig(t, "a", newStore())
+	cfg.SegmentBytes, cfg.DiskBudgetBytes, cfg.FlushGrace, cfg.IdleRelease, cfg.PackEvery = 1<<20, 4<<20, 20*time.Millisecond, 100*time.Millisecond, time.Hour
+	n := startNode(t, cfg)
+	c := dial(t, n)
+	log := protocol.LogID(500)
+	one := func(flushAge uint32) (w *writer, status protocol.Status) {
+		t.Helper()
+		log++
+		w = newWriter(log)
+		w.set.FlushAgeMS, w.set.Qw = flushAge, 1
+		c.begin(w)
+		a := c.call(to(c.inc, w.append(1, 20_000))).(*protocol.Ack)
+		if a.Status == protocol.StatusOK {
+			w.cLSN = a.Last
+			c.ack(w.watermark(c.inc, 0), protocol.StatusOK)
+		}
+		return w, a.Status
+	}
+	first, _ := one(20) // the first pack does not wait, the next one would for an hour
+	eventually(t, "the first log to be archived", func() bool { l, _ := logAt(n, first.log); return l.ArchivedThrough == 1 })
+	full := false
+	for i := 0; i < 400 && !full; i++ {
+		_, status := one(3600_000)
+		full = status == protocol.StatusNoSpace
+	}
+	if !full {
+		t.Fatal("8 MB went into a budget of 4 MiB")
+	}
+	eventually(t, "appends to be taken again", func() bool { _, status := one(3600_000); return status == protocol.StatusOK })
+}

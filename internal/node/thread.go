@@ -280,6 +280,9 @@ func (t *thread) tick(now protocol.Time) {
 		idle := t.n.cfg.IdleRelease
 		if t.core.Stats().Full {
 			idle = min(idle, fullRelease) // room for those who write is worth more than the memory of those who do not
+			if t.packing == nil && len(t.plan.logs) > 0 {
+				t.n.packer.full()
+			}
 		}
 		t.core.Release(now, protocol.Time(idle))
 		t.core.AskForRoom(now)
