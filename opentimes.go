@@ -10,7 +10,7 @@ import (
 type OpenTimes struct {
 	Token    time.Duration // the record read, where it was not known, and the epoch raised: the first compare-and-swap
 	Fence    time.Duration // a read quorum has promised, on disk, and told what it holds
-	Tail     time.Duration // the bytes of the tail that has to be repaired are read
+	Tail     time.Duration // the bytes of the tail that has to be repaired are read, those that did not come with the promise
 	Repair   time.Duration // a quorum has the tail under the new epoch, on disk, and new nodes what they lack
 	Record   time.Duration // ensemble and history are on record: the second compare-and-swap
 	Activate time.Duration // a quorum has activated, on disk: appends are taken

@@ -21,7 +21,7 @@ func TestOpenTimes(t *testing.T) {
 		if o.Token <= 0 || o.Fence <= 0 || o.Record <= 0 || o.Activate <= 0 || o.Total() > took {
 			t.Errorf("an open of %v: %+v", took, o)
 		}
-		if w.Info().Repaired > 0 && (o.Tail <= 0 || o.Repair <= 0) {
+		if w.Info().Repaired > 0 && o.Repair <= 0 { // a short tail comes with the promise: no time is its own
 			t.Errorf("%d LSNs were repaired in no time: %+v", w.Info().Repaired, o)
 		}
 		return w
