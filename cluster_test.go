@@ -102,7 +102,7 @@ func (c *cluster) start(name string) {
 	if c.dirs[name] == "" {
 		c.dirs[name] = c.t.TempDir()
 	}
-	cfg := node.Config{PackEvery: 100 * time.Millisecond, Dir: c.dirs[name], Node: protocol.NodeID(name), Zone: c.zones[name], Store: c.inner, Root: c.root,
+	cfg := node.Config{PackEvery: -1, Dir: c.dirs[name], Node: protocol.NodeID(name), Zone: c.zones[name], Store: c.inner, Root: c.root,
 		Listen: fmt.Sprintf("127.0.0.1:%d", c.ports[name]), Shards: 2, SegmentBytes: 32 << 20, FlushGrace: 100 * time.Millisecond,
 		CollectEvery: c.collectEvery, Log: testLog(c.t)}
 	if c.config != nil {
