@@ -25,12 +25,15 @@ type logHistory struct {
 	name  string
 	acked protocol.LSN // highest LSN that a writer was told is committed
 
-	trimAsked protocol.LSN            // the highest trim point that a client asked for
-	expired   protocol.LSN            // the highest that retention moved it to
-	lost      protocol.LostRanges     // all that was ever on record
+	trimAsked protocol.LSN        // the highest trim point that a client asked for
+	expired   protocol.LSN        // the highest that retention moved it to
+	lost      protocol.LostRanges // all that was ever on record
+	// forgotten has, by the first LSN of a lost range, the epoch of the record when a trim took the range off it. Opens of later epochs do
+	// not know of the range, nor do the nodes that they activate: nobody is to ask for it, since it is trimmed.
+	forgotten map[protocol.LSN]protocol.Epoch
 	consents  map[protocol.Epoch]bool // epochs whose opens had their owner's consent to lose what is missing
 	dead      bool                    // its deletion has been told; what is given out from here on is never acknowledged
-	late      map[protocol.LSN]bool   // what was given out after that
+	late      map[protocol.LSN][]told // what was given out after that, by whatever writer: a fenced one may not know yet
 
 	s1 stays
 	s2 unique
@@ -74,8 +77,15 @@ func (h *logHistory) accepted(lsn protocol.LSN) (protocol.Lost, bool) {
 	return l, ok && h.consents[l.Epoch]
 }
 
-// recorded notes what a version of the log's record calls lost. A trim lets the record forget what is below it.
-func (h *logHistory) recorded(lost protocol.LostRanges) {
+// recorded notes what a version of the log's record, which gave out epochs up to the given one, calls lost. A trim lets the record forget
+// what is below it.
+func (h *logHistory) recorded(epoch protocol.Epoch, lost protocol.LostRanges) {
+	for _, l := range h.lost {
+		_, still := lost.At(l.From)
+		if _, ok := h.forgotten[l.From]; !still && !ok {
+			h.forgotten[l.From] = epoch
+		}
+	}
 	for _, l := range lost {
 		if _, ok := h.lost.At(l.From); !ok {
 			h.lost = append(h.lost, l)
@@ -102,7 +112,7 @@ func (c *checker) trimming(log protocol.LogID, before protocol.LSN) {
 // deleted notes that a client was told that the log is deleted.
 func (c *checker) deleted(log protocol.LogID) {
 	h := c.log(log)
-	h.dead, h.late = true, map[protocol.LSN]bool{}
+	h.dead = true
 }
 
 // dataLoss notes that a reader was told that lsn is lost, by the log's record.
@@ -123,10 +133,13 @@ func (c *checker) trimmedRead(log protocol.LogID, lsn protocol.LSN, who string) 
 	}
 }
 
-// resurrected notes that a node that has activated an epoch still serves what was recorded as lost at that one or before.
+// resurrected notes what a node serves that has activated an epoch. What was recorded as lost at that one or before must not be of it,
+// unless it was trimmed before that epoch was given out: then the node was not told.
 func (c *checker) resurrected(log protocol.LogID, lsn protocol.LSN, activated protocol.Epoch, who string) {
 	h := c.log(log)
-	if l, ok := h.accepted(lsn); ok && activated >= l.Epoch {
+	l, ok := h.accepted(lsn)
+	trimmedAt, trimmed := h.forgotten[l.From]
+	if ok && activated >= l.Epoch && (!trimmed || activated <= trimmedAt) {
 		c.fail("P5", "log %s: LSN %d was recorded as lost at epoch %d, and %s at epoch %d serves it", h.name, lsn, l.Epoch, who, activated)
 	}
 }
@@ -134,7 +147,7 @@ func (c *checker) resurrected(log protocol.LogID, lsn protocol.LSN, activated pr
 func (c *checker) log(id protocol.LogID) *logHistory {
 	h := c.logs[id]
 	if h == nil {
-		h = &logHistory{s1: stays{}, s2: unique{}, s3: prefix{given: map[protocol.LSN][]told{}}, s6: nothingLost{}}
+		h = &logHistory{forgotten: map[protocol.LSN]protocol.Epoch{}, late: map[protocol.LSN][]told{}, s1: stays{}, s2: unique{}, s3: prefix{given: map[protocol.LSN][]told{}}, s6: nothingLost{}}
 		h.s4 = onlyCommitted{given: map[protocol.LSN][]told{}, seen: map[protocol.LSN]told{}, marks: map[string]protocol.LSN{}}
 		c.logs[id] = h
 	}
@@ -155,7 +168,7 @@ func (c *checker) gave(log protocol.LogID, epoch protocol.Epoch, lsn protocol.LS
 	h.s3.gave(lsn, t)
 	h.s4.gave(lsn, t)
 	if h.dead {
-		h.late[lsn] = true
+		h.late[lsn] = append(h.late[lsn], t)
 		c.count.add(&c.count.LateForDeleted)
 	}
 }
@@ -164,7 +177,8 @@ func (c *checker) gave(log protocol.LogID, epoch protocol.Epoch, lsn protocol.LS
 func (c *checker) acked(log protocol.LogID, epoch protocol.Epoch, lsn protocol.LSN, data []byte, who string) {
 	h := c.log(log)
 	c.count.add(&c.count.Commits)
-	if h.late[lsn] {
+	// The same LSN may have been given to another record before: what is acknowledged is a record, of this epoch or an earlier one.
+	if slices.ContainsFunc(h.late[lsn], func(t told) bool { return t.epoch <= epoch && bytes.Equal(t.data, data) }) {
 		c.fail("A5", "log %s: LSN %d was given out after the log was deleted, and acknowledged to %s", h.name, lsn, who)
 	}
 	t := told{bytes.Clone(data), who, epoch}

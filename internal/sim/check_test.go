@@ -93,7 +93,7 @@ func TestChecker(t *testing.T) {
 			acked(c, 1, 3, 3)
 			c.consented(storyLog, 2)
 			lost := protocol.LostRanges{{From: 2, To: 2, Epoch: 2}}
-			c.log(storyLog).recorded(lost)
+			c.log(storyLog).recorded(2, lost)
 			c.record = func(protocol.LogID) (protocol.LSN, protocol.LostRanges) { return 1, lost }
 			c.dataLoss(storyLog, 2, "r")
 			c.lost(storyLog, 2, "r")
@@ -101,12 +101,12 @@ func TestChecker(t *testing.T) {
 			c.final(storyLog, 3, map[protocol.LSN][]byte{1: one(1), 3: one(3)}, "a")
 		}, ""},
 		{"lost without consent", func(c *checker) {
-			c.log(storyLog).recorded(protocol.LostRanges{{From: 2, To: 2, Epoch: 2}})
+			c.log(storyLog).recorded(2, protocol.LostRanges{{From: 2, To: 2, Epoch: 2}})
 			c.dataLoss(storyLog, 2, "r")
 		}, "A5"},
 		{"lost beside what was accepted", func(c *checker) {
 			c.consented(storyLog, 2)
-			c.log(storyLog).recorded(protocol.LostRanges{{From: 2, To: 2, Epoch: 2}})
+			c.log(storyLog).recorded(2, protocol.LostRanges{{From: 2, To: 2, Epoch: 2}})
 			c.dataLoss(storyLog, 3, "r")
 		}, "A5"},
 		{"on record as lost without consent", func(c *checker) {
@@ -117,10 +117,27 @@ func TestChecker(t *testing.T) {
 		}, "P5"},
 		{"served though lost", func(c *checker) {
 			c.consented(storyLog, 2)
-			c.log(storyLog).recorded(protocol.LostRanges{{From: 2, To: 2, Epoch: 2}})
+			c.log(storyLog).recorded(2, protocol.LostRanges{{From: 2, To: 2, Epoch: 2}})
 			c.resurrected(storyLog, 2, 1, "a node that has not activated it")
 			c.resurrected(storyLog, 2, 2, "n")
 		}, "P5"},
+		{"served though lost, by one who was told before the trim", func(c *checker) {
+			c.consented(storyLog, 2)
+			h := c.log(storyLog)
+			h.recorded(2, protocol.LostRanges{{From: 2, To: 2, Epoch: 2}})
+			h.recorded(4, nil)
+			h.recorded(9, nil)
+			c.resurrected(storyLog, 2, 5, "a node that was called gone, and is activated by an open that knows no loss")
+			c.resurrected(storyLog, 2, 4, "n")
+		}, "P5"},
+		{"served after the trim has forgotten its loss", func(c *checker) {
+			c.consented(storyLog, 2)
+			h := c.log(storyLog)
+			h.recorded(2, protocol.LostRanges{{From: 2, To: 2, Epoch: 2}})
+			h.recorded(4, nil)
+			h.recorded(9, nil)
+			c.resurrected(storyLog, 2, 5, "n")
+		}, ""},
 		{"trimmed", func(c *checker) {
 			gave(c, 1, 2, 2)
 			acked(c, 1, 1, 1)
@@ -142,6 +159,18 @@ func TestChecker(t *testing.T) {
 			acked(c, 1, 1, 1) // it was given out before
 			gave(c, 1, 2, 2)
 			acked(c, 1, 2, 2)
+		}, "A5"},
+		{"acknowledged after its log was deleted, and another record of its LSN given out by one who was fenced", func(c *checker) {
+			gave(c, 2, 1, 1)
+			c.deleted(storyLog)
+			gave(c, 1, 1, 2)
+			acked(c, 2, 1, 1)
+		}, ""},
+		{"given out again after its log was deleted, and acknowledged of that epoch", func(c *checker) {
+			gave(c, 1, 1, 1)
+			c.deleted(storyLog)
+			gave(c, 2, 1, 1)
+			acked(c, 2, 1, 1)
 		}, "A5"},
 		{"half a batch", func(c *checker) {
 			a, b := makePayload(5, 0, 2, 40), makePayload(5, 1, 2, 40)

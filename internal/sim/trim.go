@@ -59,15 +59,19 @@ func (w *world) deleter(l *simLog) {
 			}
 			c.p.sleep(between(c.rng, 10*millisecond, 500*millisecond))
 		}
+		unknown := false // whether an earlier try may have made the log: each draws an id of its own
 		for !w.healed {
 			rec, err := c.cat.Create(c.context(3*second), l.name, w.logOptions())
+			if errors.Is(err, meta.ErrExists) {
+				if rec, err = c.cat.Load(c.context(3*second), l.name); err == nil && (!unknown || rec.Record.ID == l.id) {
+					w.fail("A5", "log %s (%s) is deleted, and its name is taken by log %s, which nobody made", l.name, l.id, rec.Record.ID)
+				}
+			}
+			unknown = unknown || errors.Is(err, meta.ErrUnknown)
 			if err == nil {
 				w.c.add(&w.c.LogsDeleted)
 				w.inhabit(w.addLog(rec.Record.ID, l.name))
 				return
-			}
-			if errors.Is(err, meta.ErrExists) {
-				w.fail("A5", "log %s is deleted, and its name is taken: %v", l.name, err)
 			}
 			c.p.sleep(between(c.rng, 10*millisecond, 500*millisecond))
 		}
@@ -216,7 +220,7 @@ func (w *world) stored(key string, created bool) {
 	}
 	r := &rec.Record
 	h := w.check.log(r.ID)
-	h.recorded(r.LostRanges())
+	h.recorded(r.Epoch, r.LostRanges())
 	if r.TrimBefore <= max(h.trimAsked, h.expired, 1) {
 		return
 	}
