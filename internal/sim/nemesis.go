@@ -274,10 +274,12 @@ func (w *world) mayLose(n *node) bool {
 		for _, m := range e {
 			o := w.byID[m.Node]
 			switch {
-			case o.inc != m.Incarnation || o.damaged:
+			case o.inc != m.Incarnation:
 				gone++
-			case o == n:
+			case o == n: // a disk that is damaged is half lost; the other half counts when another one is gone already
 				hit = true
+			case o.damaged:
+				gone++
 			}
 		}
 		return !hit || gone+1 <= w.p.qw-1
