@@ -43,6 +43,7 @@ type Core struct {
 	key     []byte
 	value   []byte
 	pieces  map[protocol.LogID]int // number of pieces of state values that have more than one
+	unread  []unread               // what the store has and the machine knows nothing of
 	handed  bool                   // the answers of the last batch are with the caller; the next call begins a batch
 	space   protocol.Space         // what there is room for
 
@@ -219,6 +220,7 @@ func (c *Core) Release(now protocol.Time, idle protocol.Time) {
 		return
 	}
 	c.begin()
+	c.releaseUnread()
 	c.machine.Release(now, idle, &c.out)
 	c.drain()
 }

@@ -15,6 +15,7 @@ import (
 func (c *Core) restore(inc protocol.Incarnation, now protocol.Time) error {
 	m := protocol.NewShard(inc, c.rules)
 	c.pieces = make(map[protocol.LogID]int)
+	c.unread = nil
 	v := c.store.View()
 	if err := c.restoreStates(v, m); err != nil {
 		return err
@@ -26,6 +27,7 @@ func (c *Core) restore(inc protocol.Incarnation, now protocol.Time) error {
 	})
 	// Streams ascend, so those of one log stand together.
 	var d damageList
+	var dropped protocol.LSN
 	for i, id := range streams {
 		log := protocol.LogID(binary.BigEndian.Uint64(id[:8]))
 		if i == 0 || log != d.log {
@@ -36,10 +38,18 @@ func (c *Core) restore(inc protocol.Incarnation, now protocol.Time) error {
 				// that answered for the log could break one.
 				return fmt.Errorf("stream %v holds records of log %v, which has no state value", id, log)
 			}
+			dropped = st.DroppedThrough
 			d = damageList{log: log, above: st.ArchivedThrough, known: slices.Clone(st.Damaged)}
 		}
-		if err := restoreStream(v, m, id, now, &d); err != nil {
+		u := unread{stream: id, log: log}
+		if err := restoreStream(v, m, id, now, &d, &u); err != nil {
 			return err
+		}
+		if st, ok := v.Stat(id); ok && st.Count > 0 && st.First <= uint64(dropped) {
+			u.from, u.to = protocol.LSN(st.First), max(u.to, dropped) // dropped, and still there
+		}
+		if u.to != 0 {
+			c.unread = append(c.unread, u)
 		}
 	}
 	d.tell(m)
@@ -53,6 +63,46 @@ func (c *Core) restore(inc protocol.Incarnation, now protocol.Time) error {
 	}
 	c.machine = m
 	return nil
+}
+
+// unread are records of a stream that a restore could not read, or found although their log is dropped that far, from the first to the last. The machine does not hold them, so that
+// it names no label for them when it drops, and a stream of which it holds nothing else would never be trimmed: one damaged
+// record would keep its segment file, and all files behind it, until the node is replaced.
+type unread struct {
+	stream   lst.StreamID
+	log      protocol.LogID
+	from, to protocol.LSN
+}
+
+func (u *unread) add(lsn protocol.LSN) {
+	if u.to == 0 {
+		u.from = lsn
+	}
+	u.to = lsn
+}
+
+// releaseUnread trims what could not be read as far as its log is dropped: the machine's own trims went that far in this commit or one
+// before, so nothing that it holds is below, and what is to be called unknown (P3) is above.
+func (c *Core) releaseUnread() {
+	left := c.unread[:0]
+	for _, u := range c.unread {
+		st, ok := c.machine.Log(u.log)
+		through := min(u.to, st.DroppedThrough)
+		if !ok || st.Deleted {
+			through = u.to
+		}
+		if has, ok := c.store.View().Stat(u.stream); !ok || has.Trim > uint64(u.to) {
+			continue // its label went whole, or was trimmed further
+		}
+		if through >= u.from {
+			c.batch.Trim(u.stream, uint64(through)+1)
+			u.from = through + 1
+		}
+		if u.from <= u.to {
+			left = append(left, u)
+		}
+	}
+	c.unread = left
 }
 
 // maxSweep bounds the streams that one start deletes; the next one goes on.
@@ -131,7 +181,7 @@ func (c *Core) restoreStates(v lst.View, m *protocol.Shard) error {
 
 // restoreStream hands the records of one stream to the machine. A record whose bytes are damaged is "unknown" (P3, R4), the
 // more so an index that cannot be read. An I/O error is neither: it may pass, and the start fails instead.
-func restoreStream(v lst.View, m *protocol.Shard, id lst.StreamID, now protocol.Time, d *damageList) error {
+func restoreStream(v lst.View, m *protocol.Shard, id lst.StreamID, now protocol.Time, d *damageList, u *unread) error {
 	log := protocol.LogID(binary.BigEndian.Uint64(id[:8]))
 	label := protocol.Epoch(binary.BigEndian.Uint64(id[8:]))
 	if log == 0 || label == 0 {
@@ -152,6 +202,7 @@ func restoreStream(v lst.View, m *protocol.Shard, id lst.StreamID, now protocol.
 				at = e.To
 			case errors.As(err, &bad):
 				d.add(protocol.LSN(at))
+				u.add(protocol.LSN(at))
 				at++
 			default:
 				return err

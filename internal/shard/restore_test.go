@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -114,6 +115,65 @@ func TestDamagedRecordIsUnknown(t *testing.T) {
 	wantAck(t, do(t, c, copied), protocol.StatusOK)
 	if got, err := c.View().Get(streamID(testLog, 1), 6, nil); err != nil || !bytes.Contains(got, payload(testLog, 1, 6, 200)) {
 		t.Fatalf("record 6 after a copy: %q, %v", got, err)
+	}
+}
+
+// A record that is damaged, and archived by others, is not held: nothing names its label when the log is dropped. Its segment file must
+// go all the same, or a node with a disk budget stays full for ever.
+func TestDamagedRecordLeavesItsFile(t *testing.T) {
+	disk := vfs.NewMem(vfs.MemOptions{Seed: 15})
+	c := open(t, disk, lst.Buffered)
+	w := start(t, c)
+	do(t, c, w.append(1, 200))
+	wantAck(t, do(t, c, w.activate(2, 2)), protocol.StatusOK)
+	do(t, c, w.append(1, 200))
+	archived := func(log protocol.LogID, label protocol.Epoch, first, last protocol.LSN) {
+		c.Archived(1, log, []protocol.ArchivedObject{{Label: label, First: first, Last: last, CLSN: last}})
+	}
+	archived(testLog, 1, 1, 1)
+	filler := newWriter(8)
+	do(t, c, filler.open(1), filler.activate(1, 1))
+	for range 20 { // the next segment file: recovery does not walk over the first one
+		do(t, c, filler.append(1, 100_000))
+	}
+	if err := c.Store().Snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	at, err := c.View().Locate(streamID(testLog, 1), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("%s/%08d.lst", testDir, at.Segment)
+	b, err := disk.ReadFile(name)
+	if err != nil || !bytes.Contains(b, payload(testLog, 1, 1, 200)) {
+		t.Fatalf("record 1 is not in %s: %v", name, err)
+	}
+	b[at.Offset+int64(at.Length)-3] ^= 0x40
+	disk.WriteFile(name, b)
+
+	c = open(t, disk, lst.Buffered)
+	if st, _ := c.Log(testLog); st.ArchivedThrough != 1 || st.DroppedThrough != 0 || st.Highest != 2 {
+		t.Fatalf("after the restart: %+v", st)
+	}
+	c.Release(1, 1<<40)
+	commit(t, c)
+	if !c.View().Has(streamID(testLog, 1), 1) {
+		t.Fatal("record 1 is gone before its log is dropped that far")
+	}
+	archived(testLog, 2, 2, 2)
+	archived(8, 1, 1, filler.next-1)
+	for range 2 { // what is dropped in one round is trimmed in the next at the latest
+		c.Release(1, 0)
+		commit(t, c)
+	}
+	if got := c.Store().Stats(); got.Records != 0 || got.ReclaimableFrom != got.Active {
+		t.Fatalf("all is archived and dropped, and %d records hold the files from %d of %d", got.Records, got.ReclaimableFrom, got.Active)
+	}
+	if n, err := c.Store().Reclaim(); err != nil || n == 0 {
+		t.Fatalf("reclaimed %d files: %v", n, err)
 	}
 }
 

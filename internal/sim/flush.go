@@ -163,10 +163,18 @@ func (n *node) look(p *proc, arch *archive.Archive, cat *meta.Catalog, life int)
 	}
 }
 
-// tidy drops the windows of idle logs and gives files back.
+// fullRelease is how long a log is idle before a node that is full drops its window, as in a node's thread.
+const fullRelease = 2 * second
+
+// tidy drops the windows of idle logs and gives files back. A full node is in more of a hurry, and looks whether it has room again.
 func (n *node) tidy(*proc) {
 	n.post(func() {
-		n.core.Release(n.w.now, n.w.p.releaseIdle)
+		idle := n.w.p.releaseIdle
+		if n.core.Stats().Full {
+			idle = min(idle, fullRelease)
+		}
+		n.core.Release(n.w.now, idle)
+		n.core.AskForRoom(n.w.now)
 	})
 	n.tidying = true // behind the commit of that batch
 }
