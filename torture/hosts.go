@@ -197,7 +197,9 @@ func removeNamespaces(ctx context.Context, prefix string) error {
 					continue // our own threads of the hosts
 				}
 				alive++
-				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+				if err := endProcess(pid, deadline); err != nil {
+					return fmt.Errorf("network namespace %s: %w", e.Name(), err)
+				}
 			}
 			if alive == 0 {
 				break
@@ -205,13 +207,41 @@ func removeNamespaces(ctx context.Context, prefix string) error {
 			if time.Now().After(deadline) {
 				return fmt.Errorf("%d processes of network namespace %s do not end after SIGKILL: %s", alive, e.Name(), strings.Join(pids, " "))
 			}
-			time.Sleep(20 * time.Millisecond)
 		}
 		if err := run(ctx, "", "ip", "netns", "delete", e.Name()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// endProcess kills a process, which may have ended already, and waits for its end until the deadline. The descriptor names this very
+// process: a number that was given to another one meanwhile is not hit.
+func endProcess(pid int, deadline time.Time) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("process %d: %w", pid, err)
+	}
+	for {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return fmt.Errorf("process %d does not end after SIGKILL", pid)
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
+		if n > 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("process %d: %w", pid, err)
+		}
+	}
 }
 
 // unmountBelow removes the file systems that are mounted below dir.

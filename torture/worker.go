@@ -87,7 +87,11 @@ func runWorker(args []string) error {
 		if ctx.Err() != nil || errors.Is(err, btrlog.ErrInvalid) {
 			return err
 		}
-		time.Sleep(50 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond): // between two tries
+		}
 	}
 	w.reply(0, nil)
 	in := bufio.NewScanner(os.Stdin)

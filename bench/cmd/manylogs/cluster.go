@@ -180,6 +180,19 @@ func (o *options) start(ctx context.Context, nodes, shards int) (*cluster, error
 	return c, nil
 }
 
+// begin starts three nodes and connects a client to them. The caller closes the client, then stops the cluster.
+func (o *options) begin(ctx context.Context) (*cluster, *btrlog.Client, error) {
+	c, err := o.start(ctx, 3, o.shards)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := c.connect(ctx)
+	if err != nil {
+		return nil, nil, errors.Join(err, c.stop())
+	}
+	return c, client, nil
+}
+
 func (c *cluster) stop() error {
 	for i := len(c.stops) - 1; i >= 0; i-- {
 		c.stops[i]()

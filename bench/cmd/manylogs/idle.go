@@ -100,15 +100,11 @@ func ownHeap() (int64, error) {
 func (o *options) idle(ctx context.Context) (any, error) {
 	set(&o.logs, 10_000)
 	set(&o.shards, 1)
-	c, err := o.start(ctx, 3, o.shards)
+	c, client, err := o.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer c.stop()
-	client, err := c.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
 	defer client.Close()
 	probes := []*idleProbe{{pid: os.Getpid(), heap: ownHeap}}
 	for _, n := range c.nodes {

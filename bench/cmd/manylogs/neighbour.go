@@ -41,15 +41,11 @@ type side struct {
 
 func (o *options) neighbour(ctx context.Context) (any, error) {
 	set(&o.shards, 2)
-	c, err := o.start(ctx, 3, o.shards)
+	c, client, err := o.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer c.stop()
-	client, err := c.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
 	defer client.Close()
 	var quiet []*btrlog.Writer
 	hoses := map[bool]*btrlog.Writer{} // on the shard of the quiet logs, or on another

@@ -39,15 +39,11 @@ const (
 func (o *options) trickle(ctx context.Context) (any, error) {
 	set(&o.logs, 10_000)
 	set(&o.shards, 1)
-	c, err := o.start(ctx, 3, o.shards)
+	c, client, err := o.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer c.stop()
-	client, err := c.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
 	defer client.Close()
 	res := trickleResult{Logs: o.logs, EverySeconds: o.every.Seconds(), FlushAge: o.flushAge.Seconds(), Puts: map[string]int{}, Others: map[string]float64{}}
 	res.Bound = (o.flushAge + 2*packEvery + packSlack).Seconds()
