@@ -150,7 +150,8 @@ type LogInfo struct {
 type Record struct {
 	LSN LSN
 	// Epoch is that of the reign to which the LSN belongs (LogInfo.History); zero where the reader has not learned it, which can
-	// be just after a takeover.
+	// be just after a takeover. A takeover counts what it repairs to its own reign, committed records too of which its read quorum had
+	// not heard that they are: a record read before can have a higher epoch when it is read again, with the same bytes.
 	Epoch Epoch
 	// Data is valid until the iterator's next step.
 	Data []byte
