@@ -218,6 +218,17 @@ func (h held) highest() (LSN, Epoch) {
 	return top, label
 }
 
+// lowest returns the lowest LSN held, or MaxLSN+1.
+func (h held) lowest() LSN {
+	low := MaxLSN + 1
+	for i := range h {
+		if r := h[i].runs; len(r) > 0 {
+			low = min(low, r[0].From)
+		}
+	}
+	return low
+}
+
 // extents lists what is held above floor, ascending in (From, Label), merged over segments; at most limit, with the
 // highest LSN of which the list is complete.
 func (h held) extents(floor LSN, limit int) (list []Extent, through LSN) {

@@ -269,7 +269,7 @@ func (s *Shard) Archived(now Time, log LogID, objects []ArchivedObject, out *Out
 func (s *Shard) Release(now Time, idle Time, out *Out) {
 	var due []*nodeLog
 	for _, l := range s.logs {
-		if !l.deleted && now-l.lastAppend >= idle && (l.archived > l.dropped || s.rules.DropBeforeArchived) {
+		if !l.deleted && now-l.lastAppend >= idle && (l.archived > l.dropped || l.held.lowest() <= l.dropped || s.rules.DropBeforeArchived) {
 			due = append(due, l)
 		}
 	}
@@ -293,7 +293,10 @@ func (s *Shard) release(l *nodeLog, window bool, out *Out) {
 			through = min(through, edge-w)
 		}
 	}
-	if through <= l.dropped {
+	// A repair may have brought back what was dropped: its opener saw that another node still has it. It goes again although the
+	// log is dropped no further, or it would pin its file of the store for ever.
+	through = max(through, l.dropped)
+	if through == l.dropped && l.held.lowest() > through {
 		return
 	}
 	for i := range l.held {
@@ -306,6 +309,8 @@ func (s *Shard) release(l *nodeLog, window bool, out *Out) {
 		out.Trims = append(out.Trims, Trim{Log: l.id, Label: lr.label, Through: through, Whole: whole})
 	}
 	l.held.dropThrough(through)
-	l.dropped = through
-	s.mark(l, out)
+	if through > l.dropped {
+		l.dropped = through
+		s.mark(l, out)
+	}
 }

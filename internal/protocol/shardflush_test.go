@@ -93,3 +93,62 @@ func TestBehindNamesALogThatWasPromisedOnly(t *testing.T) {
 	s.Step(4, 1, &Activate{Log: 1, Epoch: 6, Incarnation: 7, Start: 63, B: 62, History: History{{6, 63}}, Settings: Settings{Window: 8}}, &out)
 	s.Behind(func(LogID, LSN, bool) { t.Error("still behind") })
 }
+
+// A takeover's repair may bring a record back to a node that has archived and dropped it: another node still had it, and the opener asked both.
+// It has to go again, or it pins its file of the store for ever. Found by the simulator (seed 2726: L3).
+func TestRepairOfWhatIsDroppedGoesAgain(t *testing.T) {
+	for _, idle := range []bool{false, true} {
+		s := NewShard(7, Rules{})
+		var out Out
+		step := func(m Message) {
+			t.Helper()
+			out.Reset()
+			s.Step(1, 1, m, &out)
+			s.Finish(&out)
+			for _, a := range out.Acks {
+				if a.Ack.Status != StatusOK {
+					t.Fatalf("%+v: %s", m, a.Ack.Status)
+				}
+			}
+		}
+		set := Settings{Name: "x", Window: 1, SegmentBytes: MinSegmentBytes, Qw: 2, Peers: []Incarnation{7, 8, 9}}
+		block := AppendRecord(nil, []byte("r"), false)
+		add := func(kind AppendKind, e, label Epoch, x LSN) {
+			step(&Append{Log: 1, Epoch: e, Label: label, Kind: kind, Incarnation: 7, First: x, Count: 1, SegStart: 1, SegOff: uint64(x-1) * uint64(len(block)), Block: block})
+		}
+		step(&Open{Log: 1, Epoch: 1, Name: "x"})
+		step(&Activate{Log: 1, Epoch: 1, Incarnation: 7, Start: 1, History: History{{1, 1}}, Settings: set})
+		for x := LSN(1); x <= 4; x++ {
+			add(AppendNormal, 1, 1, x)
+		}
+		archived := []ArchivedObject{{Label: 1, First: 1, Last: 3, CLSN: 3}}
+		out.Reset()
+		s.Archived(2, 1, archived, &out)
+		if st, _ := s.Log(1); st.DroppedThrough != 3 || len(out.Trims) != 1 {
+			t.Fatalf("dropped through %d with %d trims, want 3 with 1", st.DroppedThrough, len(out.Trims))
+		}
+		step(&Open{Log: 1, Epoch: 2, Name: "x"})
+		add(AppendCopy, 2, 1, 2)
+		if len(out.Records) != 1 {
+			t.Fatalf("the copy wrote %d records, want 1: its label may outrank what is archived", len(out.Records))
+		}
+		out.Reset()
+		if idle {
+			s.Release(3, 0, &out)
+		} else {
+			s.Archived(3, 1, archived, &out)
+		}
+		if len(out.Trims) != 1 || out.Trims[0].Through != 3 || out.Trims[0].Label != 1 {
+			t.Fatalf("idle %v: trims %+v; want label 1 through 3", idle, out.Trims)
+		}
+		if r := s.logs[1].held.lowest(); r != 4 {
+			t.Fatalf("idle %v: lowest record held is %d, want 4", idle, r)
+		}
+		out.Reset()
+		s.Archived(4, 1, archived, &out)
+		s.Release(4, 1, &out)
+		if len(out.Trims) != 0 {
+			t.Fatalf("idle %v: trimmed again: %+v", idle, out.Trims)
+		}
+	}
+}
