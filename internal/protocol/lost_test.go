@@ -188,7 +188,7 @@ func TestLostIsVoidAfterRestart(t *testing.T) {
 		if x == 6 {
 			v = v[:1]
 		}
-		if err := s.RestoreRecord(testLog, 3, x, v, 0); err != nil {
+		if _, err := s.RestoreRecord(testLog, 3, x, v, 0); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -130,28 +130,29 @@ func (s *Shard) Restore(log LogID, state []byte) error {
 	return nil
 }
 
-// RestoreRecord notes a stored record found at start, in any order within a label.
-func (s *Shard) RestoreRecord(log LogID, label Epoch, lsn LSN, value []byte, now Time) error {
+// RestoreRecord notes a stored record found at start, in any order within a label. It reports whether the shard holds the record now: not
+// if it is void, lost, dropped, or cannot be understood.
+func (s *Shard) RestoreRecord(log LogID, label Epoch, lsn LSN, value []byte, now Time) (held bool, err error) {
 	l := s.logs[log]
 	if l == nil {
-		return fmt.Errorf("log %s: record %d@%d without a state value", log, lsn, label)
+		return false, fmt.Errorf("log %s: record %d@%d without a state value", log, lsn, label)
 	}
 	st, err := DecodeStored(lsn, label, value)
 	_, lost := rangeAt(l.lost, lsn)
 	void := lost || l.history.Void(label, lsn)
 	if err != nil && (lsn <= l.dropped || void) {
-		return nil // it was not wanted any more
+		return false, nil // it was not wanted any more
 	}
 	if err != nil {
 		// The record was there and cannot be understood: unknown, never absent (P3, R4).
 		s.RestoreDamage(log, Range{lsn, lsn})
-		return nil
+		return false, nil
 	}
 	// A stamp is a true statement of the writer whose record carries it, whatever became of the record: it may be taken
 	// from void copies too.
 	l.raiseCLSN(st.CLSN)
 	if lsn <= l.dropped || void {
-		return nil
+		return false, nil
 	}
 	r := l.held.ensure(label)
 	if !r.has(lsn) {
@@ -160,7 +161,7 @@ func (s *Shard) RestoreRecord(log LogID, label Epoch, lsn LSN, value []byte, now
 	if lsn > l.archived && l.oldest == 0 {
 		l.oldest = now
 	}
-	return nil
+	return true, nil
 }
 
 // RestoreDamage notes LSNs of which this node once held something that it cannot read any more: it answers unknown. The

@@ -157,7 +157,7 @@ func TestRestoreRefusesWhatItCannotRead(t *testing.T) {
 	if err := s.Restore(testLog, []byte{stateVersion, 0, 1}); err == nil || !strings.Contains(err.Error(), testLog.String()) {
 		t.Errorf("%v", err)
 	}
-	if err := s.RestoreRecord(testLog, 1, 1, appendStoredHead(nil, 1, 1, 0, 0, false), 0); err == nil {
+	if _, err := s.RestoreRecord(testLog, 1, 1, appendStoredHead(nil, 1, 1, 0, 0, false), 0); err == nil {
 		t.Error("a record without a state value")
 	}
 }

@@ -163,7 +163,7 @@ func (w *world) restart(n *wnode) error {
 		return err
 	}
 	for _, k := range n.sortedRecs() {
-		if err := n.shard.RestoreRecord(testLog, k.label, k.lsn, n.recs[k], w.now); err != nil {
+		if _, err := n.shard.RestoreRecord(testLog, k.label, k.lsn, n.recs[k], w.now); err != nil {
 			return err
 		}
 	}

@@ -27,7 +27,6 @@ func (c *Core) restore(inc protocol.Incarnation, now protocol.Time) error {
 	})
 	// Streams ascend, so those of one log stand together.
 	var d damageList
-	var dropped protocol.LSN
 	for i, id := range streams {
 		log := protocol.LogID(binary.BigEndian.Uint64(id[:8]))
 		if i == 0 || log != d.log {
@@ -38,15 +37,11 @@ func (c *Core) restore(inc protocol.Incarnation, now protocol.Time) error {
 				// that answered for the log could break one.
 				return fmt.Errorf("stream %v holds records of log %v, which has no state value", id, log)
 			}
-			dropped = st.DroppedThrough
 			d = damageList{log: log, above: st.ArchivedThrough, known: slices.Clone(st.Damaged)}
 		}
 		u := unread{stream: id, log: log}
 		if err := restoreStream(v, m, id, now, &d, &u); err != nil {
 			return err
-		}
-		if st, ok := v.Stat(id); ok && st.Count > 0 && st.First <= uint64(dropped) {
-			u.from, u.to = protocol.LSN(st.First), max(u.to, dropped) // dropped, and still there
 		}
 		if u.to != 0 {
 			c.unread = append(c.unread, u)
@@ -65,9 +60,10 @@ func (c *Core) restore(inc protocol.Incarnation, now protocol.Time) error {
 	return nil
 }
 
-// unread are records of a stream that a restore could not read, or found although their log is dropped that far, from the first to the last. The machine does not hold them, so that
-// it names no label for them when it drops, and a stream of which it holds nothing else would never be trimmed: one damaged
-// record would keep its segment file, and all files behind it, until the node is replaced.
+// unread are records of a stream that the machine did not take at a restore, from the first to the last: they could not be read, are void
+// or lost, or their log is dropped that far. The machine names no label for them when it drops, and a stream of which it holds
+// nothing else would never be trimmed: one such record would keep its segment file, and all files behind it, until the node is
+// replaced.
 type unread struct {
 	stream   lst.StreamID
 	log      protocol.LogID
@@ -192,8 +188,12 @@ func restoreStream(v lst.View, m *protocol.Shard, id lst.StreamID, now protocol.
 		for at := e.From; at < e.To; {
 			it := v.Range(id, at, e.To)
 			for it.Next() {
-				if err := m.RestoreRecord(log, label, protocol.LSN(it.Seq()), it.Value(), now); err != nil {
+				held, err := m.RestoreRecord(log, label, protocol.LSN(it.Seq()), it.Value(), now)
+				if err != nil {
 					return err
+				}
+				if !held {
+					u.add(protocol.LSN(it.Seq()))
 				}
 				at = it.Seq() + 1
 			}

@@ -177,6 +177,46 @@ func TestDamagedRecordLeavesItsFile(t *testing.T) {
 	}
 }
 
+// A void record that a restart found is held by nobody: nothing names its label when the log is dropped. It must go with its log all the
+// same. Its label is not empty when the record becomes void, since a repair has just told the node of records that it
+// had archived and dropped. Found by the simulator (seed 2726: L3).
+func TestVoidRecordLeavesItsFileAfterARestart(t *testing.T) {
+	disk := vfs.NewMem(vfs.MemOptions{Seed: 17})
+	c := open(t, disk, lst.Direct)
+	w := start(t, c)
+	dropped := w.append(2, 50)
+	do(t, c, dropped)
+	c.Archived(1, testLog, []protocol.ArchivedObject{{Label: 1, First: 1, Last: 2, CLSN: 2}})
+	c.Release(1, 0)
+	commit(t, c)
+	do(t, c, w.append(1, 50)) // LSN 3, which the next writer's history voids
+	do(t, c, w.open(2))
+	again := *dropped
+	again.Epoch, again.Kind = 2, protocol.AppendCopy
+	wantAck(t, do(t, c, &again), protocol.StatusOK)
+	wantAck(t, do(t, c, w.activate(2, 3)), protocol.StatusOK)
+	do(t, c, w.append(1, 50))
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	c = open(t, disk, lst.Direct)
+	if !c.View().Has(streamID(testLog, 1), 3) {
+		t.Fatal("there is no void record to leave")
+	}
+	c.Archived(1, testLog, []protocol.ArchivedObject{{Label: 2, First: 3, Last: 3, CLSN: 3}})
+	for range 2 { // what is dropped in one round is trimmed in the next at the latest
+		c.Release(1, 0)
+		commit(t, c)
+	}
+	if st, _ := c.Log(testLog); st.DroppedThrough != 3 {
+		t.Fatalf("dropped through %d, want 3", st.DroppedThrough)
+	}
+	if got := c.Store().Stats().Records; got != 0 {
+		t.Fatalf("the log is dropped, and the store has %d of its records", got)
+	}
+}
+
 // So many states at once that they do not fit into one commit, and with them a record.
 func TestStatesOfABatchMayBeLarge(t *testing.T) {
 	disk := vfs.NewMem(vfs.MemOptions{Seed: 16})

@@ -171,7 +171,7 @@ func (m *machine) stepNode(in input) (e effect, out []letter) {
 			return e, nil
 		}
 		for _, r := range m.refs() {
-			if err := m.shard.RestoreRecord(exLog, r.Label, r.LSN, m.recs[r], exNow); err != nil {
+			if _, err := m.shard.RestoreRecord(exLog, r.Label, r.LSN, m.recs[r], exNow); err != nil {
 				e.bad = err.Error()
 				return e, nil
 			}
