@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -55,9 +56,10 @@ func (a *Archive) rangeOf(ctx context.Context, o *object, offset, n int64, buf [
 	return a.getRange(ctx, o.pack.name, o.pack.size, o.base+offset, n, buf)
 }
 
+// compareObjects sorts as a window does. Copies of one object in several places are several: one may be damaged.
 func compareObjects(a, b *object) int {
 	return cmp.Or(cmp.Compare(a.key.First, b.key.First), cmp.Compare(a.key.Label, b.key.Label), cmp.Compare(a.key.Last, b.key.Last),
-		cmp.Compare(a.key.Kind, b.key.Kind), slices.Compare(a.key.Hash[:], b.key.Hash[:]))
+		cmp.Compare(a.key.Kind, b.key.Kind), slices.Compare(a.key.Hash[:], b.key.Hash[:]), strings.Compare(a.placed().pack, b.placed().pack))
 }
 
 // window is an immutable picture of a log's objects: every object that the listing showed and that ends at or above from

@@ -310,7 +310,7 @@ type merger struct {
 
 // run takes the members in order, and makes one of those that follow each other.
 func (m *merger) run(all []sourced) error {
-	var run []sourced
+	var run, doubles []sourced // doubles: what the run holds already
 	var bytes int64
 	for i := range all {
 		s := all[i]
@@ -326,18 +326,19 @@ func (m *merger) run(all []sourced) error {
 			through := run[n-1].key.Last // the highest: what does not reach further is not taken
 			same := run[0].key.Log == s.key.Log && run[0].key.Label == s.key.Label
 			if same && s.key.Last <= through {
-				continue // held twice
+				doubles = append(doubles, s)
+				continue
 			}
 			if !same || s.key.First > through+1 || bytes+s.size > mergeRun {
-				if err := m.add(run); err != nil {
+				if err := m.add(run, doubles); err != nil {
 					return err
 				}
-				run, bytes = run[:0], 0
+				run, doubles, bytes = run[:0], doubles[:0], 0
 			}
 		}
 		run, bytes = append(run, s), bytes+s.size
 	}
-	if err := m.add(run); err != nil {
+	if err := m.add(run, doubles); err != nil {
 		return err
 	}
 	// The last one names the sources: it is there only when all others are.
@@ -345,9 +346,10 @@ func (m *merger) run(all []sourced) error {
 	return m.put()
 }
 
-// add adds a run of members of one log and label, each beginning no later than behind the one before.
-func (m *merger) add(run []sourced) error {
-	if len(run) > 1 {
+// add adds a run of members of one log and label, each beginning no later than behind the one before. The doubles hold nothing that the
+// run does not, and are left out if all of the run can be read.
+func (m *merger) add(run, doubles []sourced) error {
+	if len(run) > 1 || len(doubles) > 0 {
 		if err := m.room(); err != nil {
 			return err
 		}
@@ -355,13 +357,23 @@ func (m *merger) add(run []sourced) error {
 		if ok || err != nil {
 			return err
 		}
-		// One of them is damaged: each stays what it is, so that what can be read of them can be read.
+		// One of them is damaged: each stays what it is, so that what can be read of them can be read. A double may be the only good copy.
+		run = append(run, doubles...)
+		slices.SortStableFunc(run, func(x, y sourced) int { return compareMembers(&x.member, &y.member) })
 	}
-	for i := range run {
+	for len(run) > 0 {
+		n := 1
+		for n < len(run) && run[n].key == run[0].key {
+			n++
+		}
+		s, err := m.pick(run[:n])
+		if err != nil {
+			return err
+		}
+		run = run[n:]
 		if err := m.room(); err != nil {
 			return err
 		}
-		s := &run[i]
 		b, err := s.from.read(m.ctx, s.offset, s.size)
 		if err != nil {
 			return err
@@ -371,6 +383,24 @@ func (m *merger) add(run []sourced) error {
 		m.added(s.key, at, s.since)
 	}
 	return nil
+}
+
+// pick returns the first that can be read of copies that should have the same bytes, or the first.
+func (m *merger) pick(copies []sourced) (*sourced, error) {
+	for i := range copies {
+		if len(copies) == 1 {
+			break
+		}
+		s := &copies[i]
+		b, err := s.from.read(m.ctx, s.offset, s.size)
+		if err != nil {
+			return nil, err
+		}
+		if Decode(s.key, b, func(Record) bool { return true }) == nil {
+			return s, nil
+		}
+	}
+	return &copies[0], nil
 }
 
 // join makes one member of a run; false if one of them is damaged.
