@@ -342,11 +342,27 @@ func archiveVerify(c *connection) *cobra.Command {
 	return cmd
 }
 
+// verifyTries bounds how often a log is listed anew because what a listing showed was gone when it was read.
+const verifyTries = 5
+
+// verifyLog checks one log. Objects may go meanwhile, being merged, trimmed or replaced by others: what is gone is damage only if a new
+// listing still shows it.
 func verifyLog(ctx context.Context, client *btrlog.Client, a *archive.Archive, cluster *clusterReport, info *btrlog.LogInfo, deep bool, progress func(records, bytes int64)) (*verdict, error) {
+	read := make(map[string]error) // what was read, and how it was
+	for try := 1; ; try++ {
+		v, gone, err := verifyListed(ctx, client, a, cluster, info, deep, read, progress)
+		if err != nil || !gone || try == verifyTries {
+			return v, err
+		}
+	}
+}
+
+// verifyListed checks what one listing shows. gone says that some of it was not there when it was read.
+func verifyListed(ctx context.Context, client *btrlog.Client, a *archive.Archive, cluster *clusterReport, info *btrlog.LogInfo, deep bool, read map[string]error, progress func(records, bytes int64)) (v *verdict, gone bool, err error) {
 	id := logID(info)
 	c, err := a.Contents(ctx, protocol.LogID(info.ID))
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	through := c.Through()
 	for _, n := range cluster.Nodes {
@@ -359,12 +375,12 @@ func verifyLog(ctx context.Context, client *btrlog.Client, a *archive.Archive, c
 		// The log may have been trimmed since its record was read, and its objects be gone for that reason.
 		now, err := client.Info(ctx, info.Name)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		info = &now
 		missing = missingOf(c, info, through)
 	}
-	v := &verdict{Log: info.Name, ID: id, Copies: len(c.Stored), First: max(info.TrimBefore, 1), Through: btrlog.LSN(through), Missing: missing,
+	v = &verdict{Log: info.Name, ID: id, Copies: len(c.Stored), First: max(info.TrimBefore, 1), Through: btrlog.LSN(through), Missing: missing,
 		Damaged: slices.Clone(c.Broken), Foreign: c.Foreign, Read: deep}
 	var records int64
 	for i := range c.Stored {
@@ -380,17 +396,24 @@ func verifyLog(ctx context.Context, client *btrlog.Client, a *archive.Archive, c
 		if !deep {
 			continue
 		}
-		switch err := a.Verify(ctx, s); {
-		case errors.Is(err, archive.ErrDamaged), errors.Is(err, archive.ErrTooNew):
-			v.Damaged = append(v.Damaged, err.Error())
-		case err != nil:
-			return nil, err
+		at := fmt.Sprintf("%s at %d", s.Name, s.Offset)
+		found, ok := read[at]
+		if !ok || errors.Is(found, objstore.ErrNotFound) {
+			found = a.Verify(ctx, s)
+			read[at] = found
+			records += int64(s.Key.Last-s.Key.First) + 1
+			progress(records, s.Size)
 		}
-		records += int64(s.Key.Last-s.Key.First) + 1
-		progress(records, s.Size)
+		gone = gone || errors.Is(found, objstore.ErrNotFound)
+		switch {
+		case errors.Is(found, archive.ErrDamaged), errors.Is(found, archive.ErrTooNew):
+			v.Damaged = append(v.Damaged, found.Error())
+		case found != nil:
+			return nil, false, found
+		}
 	}
 	v.Sound = len(v.Missing)+len(v.Damaged) == 0
-	return v, nil
+	return v, gone, nil
 }
 
 func missingOf(c *archive.Contents, info *btrlog.LogInfo, through protocol.LSN) []protocol.Range {

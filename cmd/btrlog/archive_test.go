@@ -3,8 +3,15 @@ package main_test
 import (
 	"encoding/json"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/btrlog/btrlog/objstore"
@@ -101,4 +108,46 @@ func TestArchiveCommands(t *testing.T) {
 	bad(t, cmd("archive", "ls", "nosuch"), 1, `"nosuch"`)
 	bad(t, cmd("archive", "ls", "a", "b"), 2, "unexpected argument")
 	bad(t, run(t, "", "archive", "verify", "--nodes", closedPort(t)), 1)
+}
+
+// What a listing showed may be gone when it is read, for it was trimmed, or merged into another object: that is no damage.
+func TestArchiveVerifyBesideATrim(t *testing.T) {
+	c := mustCluster(t, filepath.Join(t.TempDir(), "cluster"))
+	nodes := []string{"--nodes", c.nodes()}
+	good(t, "", append([]string{"log", "create", "--segment", "64KiB", "orders"}, nodes...)...)
+	good(t, strings.Repeat(strings.Repeat("x", 999)+"\n", 300), append([]string{"log", "append", "orders"}, nodes...)...)
+	var ls archived
+	eventually(t, "three segments in the archive", func() bool {
+		ls = archivedOf(t, run(t, "", append([]string{"archive", "ls", "--json", "orders"}, nodes...)...), 0)
+		return len(ls.Stretches) >= 3
+	})
+	store, err := objstore.Open(t.Context(), c.Store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	target, err := url.Parse("http://" + strings.Split(c.nodes(), ",")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(target)
+	var once sync.Once
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, path.Base(ls.Stretches[0].Object)) {
+			once.Do(func() { // the first object is being read: now it is trimmed, and the next one too
+				good(t, "", append([]string{"log", "trim", "--before", strconv.FormatUint(ls.Stretches[2].First, 10), "orders"}, nodes...)...)
+				for _, s := range ls.Stretches[:2] {
+					if err := store.Delete(t.Context(), s.Object); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	defer proxy.Close()
+	v := archivedOf(t, run(t, "", "archive", "verify", "--deep", "--json", "--store", proxy.URL, "orders"), 0)
+	if !v.Sound || v.First != ls.Stretches[2].First || v.Through < ls.Through {
+		t.Errorf("%+v", v)
+	}
 }
