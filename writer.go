@@ -160,6 +160,9 @@ func memberInfo(e protocol.Ensemble) []NodeInfo {
 // Append gives the next LSN to a copy of rec and sends it to the nodes. It returns without waiting for them; Sync waits. Only
 // when the window is full does it wait for space, until ctx ends (Config.Timeout without a deadline). rec may be empty.
 //
+// While four sends of the writer are not committed, further records leave together: when the first of the four is committed, or when
+// they fill a datagram. A process that ends meanwhile takes them with it, as it does records that the network has lost.
+//
 // An error means, definitely, that rec was given no LSN and nothing was written: ErrUnavailable (no window space in time),
 // ErrTooLarge, ErrFenced, ErrNotFound (the log was deleted), ErrClosed.
 func (w *Writer) Append(ctx context.Context, rec []byte) (LSN, error) {
@@ -201,7 +204,8 @@ func (w *Writer) AppendBatch(ctx context.Context, recs [][]byte) (first, last LS
 // errNoRoom: the window is full, or others wait for it already.
 var errNoRoom = protocol.ErrWindowFull
 
-// append is the hot path: lock, one step of the machine, one encoding, unlock, one system call for all nodes.
+// append is the hot path: lock, one step of the machine, unlock. If the record leaves at once, one encoding and one system call for all
+// nodes; else who receives the acknowledgement that ends a flight sends it, with all that have come by then.
 func (w *Writer) append(rec []byte, recs [][]byte) (first, last protocol.LSN, err error) {
 	w.mu.Lock()
 	first, last, job, err := w.appendLocked(rec, recs, 0)

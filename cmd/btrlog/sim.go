@@ -49,7 +49,7 @@ was broken.`,
   btrlog sim explore --records 2 --crashes 1 --wipes 1 -v       # minutes
   btrlog sim explore --opened --records 2 --rules watermark-before-activate`}
 	f := cmd.Flags()
-	numbers := []string{"nodes", "quorum", "writers", "records", "crashes", "wipes", "damages", "reopens", "states"}
+	numbers := []string{"nodes", "quorum", "writers", "records", "crashes", "wipes", "damages", "reopens", "flights", "states"}
 	f.Int("nodes", 3, "log nodes")
 	f.Int("quorum", 2, "write quorum")
 	f.Int("writers", 2, "how often the log is opened, each time by another writer")
@@ -58,6 +58,7 @@ was broken.`,
 	f.Int("wipes", 1, "how many disks are replaced by empty ones")
 	f.Int("damages", 0, "how many records on disks become unreadable, 0 or 1; each counts as a disk that is lost")
 	f.Int("reopens", 0, "how many of the opens may be a live writer's own")
+	f.Int("flights", 0, "how many sends of a writer may be under way before it holds a record; 0 is no limit")
 	f.Int("states", 0, "give up after so many states; 0 is never")
 	opened := f.Bool("opened", false, "begin with a log that is open and active on every node")
 	tails := f.Bool("tails", false, "opens ask for the tail together with the promise, as clients do: more states")

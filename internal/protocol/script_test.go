@@ -18,7 +18,8 @@ import (
 // `go test -run TestScripts -rewrite` records anew; review the difference like code.
 //
 //	nodes a b c [qw=2]         create nodes and the log's record           node d          one more node, on no record
-//	set window=4 block=64      options of what is opened from here on; tail=64: bytes of the tail that are asked for with Open
+//	set window=4 block=64      options of what is opened from here on; tail=64: bytes of the tail that are asked for with Open;
+//	                           flights=8: sends under way before a writer holds a record
 //	open w [a b d] [qw=2] [hold-cas]   take the token and start an open     cas w           let a held compare-and-swap happen
 //	open … accept-loss [gone=b,c]      and give up what cannot be had once nobody has said anything for 200 ms
 //	append w x y ..            append records                              batch w x y ..  append them as one batch
@@ -192,6 +193,7 @@ func (s *script) run(name string, args []string, line string) string {
 		w.settings.Window = uint32(atoi(opt["window"], int(w.settings.Window)))
 		w.block = atoi(opt["block"], w.block)
 		w.tail = atoi(opt["tail"], w.tail)
+		w.flights = atoi(opt["flights"], w.flights)
 		w.reg.trimmed = LSN(atoi(opt["trimmed"], int(w.reg.trimmed)))
 	case "open":
 		c := w.client(rest[0])

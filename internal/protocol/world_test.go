@@ -90,6 +90,7 @@ type world struct {
 	window   uint32
 	block    int
 	tail     int // bytes that are asked for with Open
+	flights  int // of a writer; 0: the default
 	deadline Time
 	out      Out
 	replies  int
@@ -475,6 +476,7 @@ func (w *world) openDone(c *client, o *Opener) {
 			c.reopened++
 		}
 	} else {
+		cfg.Flights = w.flights
 		c.writer, err = NewWriter(cfg, w.now)
 		c.acked = cfg.Tail
 		c.lastErr = err

@@ -44,6 +44,8 @@ type WriterConfig struct {
 	// BlockBytes is the most that an append of several records may fill (the datagram's payload). A larger single record
 	// or batch travels alone.
 	BlockBytes int
+	// Flights is how many sends that do not fill a datagram may be under way; see launch. 0 means defaultFlights.
+	Flights int
 	// SegmentAge cuts a segment of an idle or slow log, so that its tail can be archived; 0 means never.
 	SegmentAge Time
 	Rules      Rules
@@ -116,6 +118,7 @@ type Writer struct {
 	low    LSN    // lowest LSN still in the ring
 	next   LSN    // next LSN to give out
 	clsn   LSN
+	out    flights
 	sealed LSN
 	unack  int // payload bytes in (clsn, next)
 	kept   int // payload bytes in [low, clsn]
@@ -144,6 +147,7 @@ func NewWriter(cfg WriterConfig, now Time) (*Writer, error) {
 	}
 	w := &Writer{cfg: cfg, next: cfg.Tail + 1, low: cfg.Tail + 1, clsn: cfg.Tail, token: cfg.Epoch, segStart: cfg.SegStart, segOff: cfg.SegOff, lastAt: now,
 		ring: make([]slot, idleRecords), resting: true}
+	w.out.flown = cfg.Tail
 	if w.segOff > 0 {
 		w.segSince = now
 	}
@@ -170,6 +174,12 @@ func checkWriterConfig(cfg *WriterConfig) error {
 	}
 	if cfg.BlockBytes == 0 {
 		cfg.BlockBytes = 1200
+	}
+	if cfg.Flights == 0 {
+		cfg.Flights = defaultFlights
+	}
+	if cfg.Flights < 1 || cfg.Flights > maxFlights {
+		return fmt.Errorf("writer of log %s: %d flights, 1 to %d are possible", cfg.Log, cfg.Flights, maxFlights)
 	}
 	if cfg.SegStart == 0 || cfg.SegOff == 0 {
 		cfg.SegStart, cfg.SegOff = cfg.Tail+1, 0
@@ -232,9 +242,11 @@ func (w *Writer) Append(now Time, data []byte) (LSN, error) {
 	if err := w.room(1, len(data), len(data)); err != nil {
 		return 0, err
 	}
-	w.cutFor(EncodedSize(len(data)))
+	size := EncodedSize(len(data))
+	w.makeWay(now, 1, size)
+	w.cutFor(size)
 	x := w.push(now, data, false, false)
-	w.sendNew(now, x, x)
+	w.launch(now, 1, size)
 	return x, nil
 }
 
@@ -251,12 +263,14 @@ func (w *Writer) AppendBatch(now Time, recs [][]byte) (first, last LSN, err erro
 	if err := w.room(len(recs), total, largest); err != nil {
 		return 0, 0, err
 	}
-	w.cutFor(total + len(recs)*RecordOverhead)
+	size := total + len(recs)*RecordOverhead
+	w.makeWay(now, len(recs), size)
+	w.cutFor(size)
 	first = w.next
 	for i, r := range recs {
 		last = w.push(now, r, i+1 < len(recs), i > 0)
 	}
-	w.sendNew(now, first, last)
+	w.launch(now, len(recs), size)
 	return first, last, nil
 }
 
@@ -293,8 +307,7 @@ func (w *Writer) push(now Time, data []byte, more, inBatch bool) LSN {
 	w.resting = false
 	s := w.slot(x)
 	s.data = append(s.data[:0], data...)
-	s.segStart, s.segOff, s.sentAt, s.acks, s.more, s.inBatch = w.segStart, w.segOff, now, 0, more, inBatch
-	s.again = 0
+	s.segStart, s.segOff, s.acks, s.again, s.more, s.inBatch = w.segStart, w.segOff, 0, 0, more, inBatch
 	if w.segOff == 0 {
 		w.segSince = now
 	}
@@ -331,48 +344,6 @@ func (w *Writer) forget() {
 	for i := range w.nodes {
 		w.nodes[i].lo = max(w.nodes[i].lo, w.low)
 	}
-}
-
-// sendNew queues [from, to] to every member that takes appends.
-func (w *Writer) sendNew(now Time, from, to LSN) {
-	for i := range w.nodes {
-		n := &w.nodes[i]
-		if n.refuses != StatusOK || !n.activated || now-n.heard > downAfter && n.lo < from {
-			continue // it catches up by resend once it answers
-		}
-		w.outbox = append(w.outbox, Send{i, SendAppend, from, to})
-		n.sent = max(n.sent, to)
-		n.wmSent = w.clsn
-		if n.lo == from {
-			n.resendAt = now + n.rto
-			n.heard = now // silence counts from the first append that goes unanswered
-		}
-	}
-}
-
-// TakeSends moves what is to be sent into dst and returns it. Adjacent appends to one node are joined up to BlockBytes.
-func (w *Writer) TakeSends(dst []Send) []Send {
-	var last [MaxEnsemble]int // per member: 1 + the index of its last send in dst
-	for _, s := range w.outbox {
-		if s.Kind == SendAppend {
-			if s.From < w.low {
-				continue // committed and forgotten since; the resend timer looks at what is left
-			}
-			if i := last[s.Node]; i > 0 && w.joins(dst[i-1], s) {
-				dst[i-1].To = s.To
-				continue
-			}
-		}
-		dst = append(dst, s)
-		last[s.Node] = len(dst)
-	}
-	w.outbox = w.outbox[:0]
-	return dst
-}
-
-func (w *Writer) joins(p, s Send) bool {
-	return p.Kind == SendAppend && p.To+1 == s.From && w.slot(p.From).segStart == w.slot(s.To).segStart &&
-		s.To-p.From < MaxBatchRecords && int(w.slot(s.To).segOff-w.slot(p.From).segOff)+EncodedSize(len(w.slot(s.To).data)) <= w.cfg.BlockBytes
 }
 
 // Fill builds the message of an append send. The block is appended to buf and returned inside m; the caller owns both.
@@ -521,7 +492,7 @@ func (w *Writer) ackAppend(now Time, i int, a *Ack, silent bool) {
 		return
 	}
 	n, bit := &w.nodes[i], uint16(1)<<i
-	from, to := max(a.First, w.low), min(a.Last, w.next-1)
+	from, to := max(a.First, w.low), min(a.Last, w.out.flown)
 	if to >= from {
 		// Karn's rule: the answer to a record that was sent again tells nothing of the path, and leaves the longer time-out
 		// until one does. With the time of an outage as round trip every later loss would wait for the longest time-out.
@@ -539,7 +510,7 @@ func (w *Writer) ackAppend(now Time, i int, a *Ack, silent bool) {
 		}
 		s.acks |= bit
 	}
-	for n.lo < w.next && w.slot(n.lo).acks&bit != 0 {
+	for n.lo <= w.out.flown && w.slot(n.lo).acks&bit != 0 {
 		n.lo++
 	}
 	if arrived > 0 {
@@ -551,6 +522,7 @@ func (w *Writer) ackAppend(now Time, i int, a *Ack, silent bool) {
 		w.sendAgain(now, i, max(n.lo, n.resent+1), burst)
 	}
 	w.advance()
+	w.land(now)
 }
 
 func (w *Writer) measure(d Time) {

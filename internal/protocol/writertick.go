@@ -32,7 +32,7 @@ func (w *Writer) NextTick() Time {
 		if n.refuses != StatusOK {
 			continue
 		}
-		if n.lo < w.next || !n.activated {
+		if n.lo <= w.out.flown || !n.activated {
 			at = min(at, n.resendAt)
 		}
 		if w.pushDue(n) {
@@ -99,7 +99,7 @@ func (w *Writer) tickNode(now Time, i int) {
 			w.backoff(n, now)
 		}
 		return
-	case n.lo < w.next && now >= n.resendAt:
+	case n.lo <= w.out.flown && now >= n.resendAt:
 		w.resend(now, i)
 	}
 	if w.pushDue(n) && now >= n.wmAt && now-w.lastAt >= pushDelay {
@@ -121,6 +121,7 @@ func (w *Writer) backoff(n *follower, now Time) {
 // one append as a probe.
 func (w *Writer) resend(now Time, i int) {
 	n := &w.nodes[i]
+	w.release(now) // G4
 	burst := resendBurst
 	if now-n.heard > downAfter {
 		burst = 1
@@ -134,7 +135,7 @@ func (w *Writer) resend(now Time, i int) {
 // bounded: between two time-outs x only rises, so that nothing goes out twice.
 func (w *Writer) sendAgain(now Time, i int, x LSN, burst int) {
 	n, bit := &w.nodes[i], uint16(1)<<i
-	for ; x < w.next && burst > 0; x++ {
+	for ; x <= w.out.flown && burst > 0; x++ {
 		s := w.slot(x)
 		if s.acks&bit != 0 {
 			continue
@@ -147,7 +148,7 @@ func (w *Writer) sendAgain(now Time, i int, x LSN, burst int) {
 		for w.slot(first).inBatch && first > w.low {
 			first--
 		}
-		for w.slot(last).more && last+1 < w.next {
+		for w.slot(last).more && last < w.out.flown {
 			last++
 		}
 		if w.slot(first).inBatch {
@@ -204,7 +205,8 @@ func (w *Writer) Reopened(now Time, cfg WriterConfig) error {
 		w.err = ErrQuorumLost
 		return w.err
 	}
-	cfg.WindowBytes, cfg.Retain, cfg.RetainBytes, cfg.BlockBytes, cfg.SegmentAge = w.cfg.WindowBytes, w.cfg.Retain, w.cfg.RetainBytes, w.cfg.BlockBytes, w.cfg.SegmentAge
+	cfg.WindowBytes, cfg.Retain, cfg.RetainBytes, cfg.BlockBytes = w.cfg.WindowBytes, w.cfg.Retain, w.cfg.RetainBytes, w.cfg.BlockBytes
+	cfg.Flights, cfg.SegmentAge = w.cfg.Flights, w.cfg.SegmentAge
 	w.cfg = cfg
 	w.err, w.check, w.sealed, w.srtt = nil, false, 0, 0
 	w.outbox = w.outbox[:0]
@@ -231,7 +233,7 @@ func (w *Writer) Reopened(now Time, cfg WriterConfig) error {
 		w.cutFor(size)
 		for y := x; y <= last; y++ {
 			s := w.slot(y)
-			s.segStart, s.segOff, s.acks, s.again, s.sentAt = w.segStart, w.segOff, 0, 0, now
+			s.segStart, s.segOff, s.acks, s.again = w.segStart, w.segOff, 0, 0
 			w.segOff += uint64(EncodedSize(len(s.data)))
 		}
 		w.next = last + 1
@@ -239,5 +241,7 @@ func (w *Writer) Reopened(now Time, cfg WriterConfig) error {
 		x = last + 1
 	}
 	w.next = end
+	w.out = flights{flown: end - 1}
+	w.out.begin(end-1, w.clsn) // what is sent again is a flight of its own
 	return nil
 }

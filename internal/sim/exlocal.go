@@ -297,6 +297,7 @@ func (m *machine) look(l *local) {
 
 func (m *machine) stepClient(in input) (e effect, out []letter) {
 	x := m.x
+	held := 0
 	switch in.kind {
 	case inStart, inReopen:
 		s := &x.starts[in.arg]
@@ -353,18 +354,22 @@ func (m *machine) stepClient(in input) (e effect, out []letter) {
 			e.gave = append(e.gave, fact{lsn, data[0]})
 		}
 	case inTick:
+		if m.writer != nil {
+			held = m.writer.Held()
+		}
 		if m.opener != nil {
 			m.opener.Tick(exNow)
 		} else if m.writer != nil {
 			m.writer.Tick(exNow)
 		}
 	}
-	m.pump(&e, &out, in.kind == inTick)
+	m.pump(&e, &out, in.kind == inTick, held)
 	return e, out
 }
 
-// pump takes what a client's machines want: what they send, the compare-and-swap, a completed open, a raised watermark.
-func (m *machine) pump(e *effect, out *[]letter, tick bool) {
+// pump takes what a client's machines want: what they send, the compare-and-swap, a completed open, a raised watermark. held is how many
+// records the writer held before a tick.
+func (m *machine) pump(e *effect, out *[]letter, tick bool, held int) {
 	x := m.x
 	from := x.o.Nodes + m.l.part
 	if o := m.opener; o != nil {
@@ -387,6 +392,9 @@ func (m *machine) pump(e *effect, out *[]letter, tick bool) {
 			m.opener = nil
 		case o.Result() != nil:
 			cfg := o.Result().Config
+			if cfg.Flights = x.o.Flights; cfg.Flights == 0 {
+				cfg.Flights = exFlights
+			}
 			m.opener = nil
 			e.opened, e.epoch, e.tail = true, cfg.Epoch, cfg.Tail
 			if m.writer != nil {
@@ -413,7 +421,7 @@ func (m *machine) pump(e *effect, out *[]letter, tick bool) {
 		l := letter{from: from, to: int(to.Node[0] - 'a'), epoch: w.Epoch()}
 		switch s.Kind {
 		case protocol.SendAppend:
-			if tick {
+			if tick && s.From < w.Next()-protocol.LSN(held) {
 				continue // it is under way already: nothing is ever lost for good
 			}
 			a := &protocol.Append{}

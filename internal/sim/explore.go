@@ -19,6 +19,7 @@ type Exploration struct {
 	Wipes     int // of disks, within the failure model
 	Damages   int // of records on a disk, which counts as one that is lost: 0 or 1, and then no wipe
 	Reopens   int // how many of the opens may be a live writer's
+	Flights   int // sends of a writer under way before it holds a record; 0 stands for more than there are records
 	Rules     protocol.Rules
 	// Opened begins with a log that the first writer has opened, with every node active. It leaves out what goes wrong in the first open, and
 	// gets one open deeper with the same effort.
@@ -46,6 +47,8 @@ func (o *Exploration) check() error {
 		return fmt.Errorf("%d records: 0 to 6", o.Records)
 	case o.Damages < 0 || o.Damages > 1:
 		return fmt.Errorf("%d damaged records: 0 or 1", o.Damages)
+	case o.Flights < 0 || o.Flights > exFlights:
+		return fmt.Errorf("%d flights: 0 to %d", o.Flights, exFlights)
 	case min(o.Crashes, o.Wipes, o.Reopens, o.MaxStates) < 0 || max(o.Crashes, o.Wipes, o.Reopens) > 15:
 		return fmt.Errorf("%d crashes, %d wipes, %d re-opens: 0 to 15", o.Crashes, o.Wipes, o.Reopens)
 	}
@@ -71,9 +74,10 @@ type Explored struct {
 }
 
 const (
-	exLog    protocol.LogID = 7
-	exMaxLSN protocol.LSN   = 6
-	exAsks                  = 6 // recovery reads of one open at most: a source that does not answer is not asked for ever
+	exLog     protocol.LogID = 7
+	exMaxLSN  protocol.LSN   = 6
+	exFlights                = 7 // more than there are records
+	exAsks                   = 6 // recovery reads of one open at most: a source that does not answer is not asked for ever
 )
 
 // record is the log's record (P1, P7).

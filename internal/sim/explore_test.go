@@ -13,6 +13,7 @@ func TestExploreSmallWorlds(t *testing.T) {
 		{Nodes: 3, Qw: 2, Writers: 2, Records: 1},
 		{Nodes: 2, Qw: 2, Writers: 2, Records: 1, Crashes: 1, Wipes: 1},
 		{Nodes: 3, Qw: 2, Writers: 2, Records: 1, Opened: true, Reopens: 1},
+		{Nodes: 2, Qw: 2, Writers: 2, Records: 2, Flights: 1}, // the second record is held
 	}
 	if raced {
 		worlds = worlds[1:2] // one goroutine: the race detector finds nothing in more of them

@@ -82,6 +82,7 @@ func mainExplore(args []string, stdout, stderr io.Writer) int {
 	f.BoolVar(&o.Tails, "tails", false, "opens ask for the tail together with the promise, as clients do")
 	f.IntVar(&o.Damages, "damages", 0, "how many records on disks are damaged, 0 or 1")
 	f.IntVar(&o.Reopens, "reopens", 0, "how many of the opens may be a live writer's")
+	f.IntVar(&o.Flights, "flights", 0, "sends of a writer that may be under way before it holds a record; 0 is no limit")
 	f.BoolVar(&o.Opened, "opened", false, "begin with a log that is open")
 	f.IntVar(&o.MaxStates, "states", 0, "give up after so many states; 0 is never")
 	f.BoolVar(&o.NoSymmetry, "no-symmetry", false, "count worlds apart that differ only in the names of nodes")

@@ -42,6 +42,7 @@ type params struct {
 	segmentAge                protocol.Time
 	maxRecord                 int
 	blockBytes                int
+	flights                   int           // of a writer
 	think                     protocol.Time // a writer's pause between actions
 	life                      protocol.Time // of a writer, on average
 	faultEvery                protocol.Time
@@ -164,6 +165,7 @@ func draw(seed uint64) *params {
 	}
 	p.powerCutAtEnd = r.IntN(2) == 0
 	p.drawMore(derive(seed, "more"))
+	p.flights = pick(derive(seed, "flights"), 1, 2, 4, 8)
 	return p
 }
 
@@ -213,13 +215,13 @@ func (p *params) String() string {
 		"  net: delay=%s jitter=%s loss=%.3f dup=%.3f stall=%.3f up to %s\n"+
 		"  disk: write=%s direct=%v segment=%d snapshot=%d records\n"+
 		"  store: delay=%s unavailable=%.3f conflict=%.3f lost=%.3f late=%.3f stale lists=%.3f\n"+
-		"  log: window=%d segment=%d flush age=%s segment age=%s record<=%d block=%d\n"+
+		"  log: window=%d segment=%d flush age=%s segment age=%s record<=%d block=%d flights=%d\n"+
 		"  writers: think=%s life=%s\n  archive: looks every %s, drops idle windows after %s; retain %d, %d bytes; disk budget %d; packs=%.1f; trims=%v to the tail=%v; keep %d bytes, %s; deletes=%v; collects every %s; disasters=%d\n  faults: every %s:%s; power cut at end=%v",
 		p.seed, p.nodes, p.n, p.qw, p.logs, p.writers, p.readers, ms(p.chaos),
 		ms(p.netDelay), ms(p.netJitter), p.netLoss, p.netDup, p.netStall, ms(p.netStallMax),
 		ms(p.diskWrite), p.direct, p.lstSegment, p.snapshotRecords,
 		ms(p.storeDelay), p.storeUnavailable, p.storeConflict, p.storeLost, p.storeLate, p.storeStale,
-		p.window, p.segment, ms(p.flushAge), ms(p.segmentAge), p.maxRecord, p.blockBytes,
+		p.window, p.segment, ms(p.flushAge), ms(p.segmentAge), p.maxRecord, p.blockBytes, p.flights,
 		ms(p.think), ms(p.life), ms(p.flushEvery), ms(p.releaseIdle), p.retain, p.retainBytes, p.budget, p.packs, p.trims, p.trimAll, p.keepBytes, ms(p.keepFor), p.deletes, ms(p.collectEvery), p.disasters, ms(p.faultEvery), f, p.powerCutAtEnd)
 }
 

@@ -51,7 +51,7 @@ func (a *writerActor) openLog(o openOptions) error {
 	}
 	cfg := op.res.Config
 	p := a.client.w.p
-	cfg.SegmentAge, cfg.Retain, cfg.RetainBytes = p.segmentAge, p.retain, p.retainBytes
+	cfg.SegmentAge, cfg.Retain, cfg.RetainBytes, cfg.Flights = p.segmentAge, p.retain, p.retainBytes, p.flights
 	w, err := protocol.NewWriter(cfg, a.client.w.now)
 	if err != nil {
 		a.client.w.fail("open", "%s: %v", a.name, err)

@@ -1,0 +1,329 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/btrlog/btrlog"
+)
+
+// clientRole makes this program the client's process: it does what each line of its input says, and answers with one line.
+const clientRole = "client-process"
+
+const recordBytes = 128
+
+// order is one line of input.
+type order struct {
+	Do string // open, pipeline, callers, open-loop
+	// open: so many logs Log0, Log1 … of three nodes.
+	Log        string
+	Count      int
+	Durability btrlog.Durability
+	Window     int
+	// pipeline: one goroutine has Depth appends in flight; callers: Depth goroutines append and sync one record at a time.
+	Depth int
+	// open-loop: Rate appends per second at exponential distances, each to one of the logs at random.
+	Rate float64
+	Seed uint64
+	For  time.Duration
+}
+
+// answer is one line of output.
+type answer struct {
+	Error     string
+	Committed int // appends that were committed
+	Refused   int // append window full: the record was given no LSN
+	Offered   int // of an open loop
+	Seconds   float64
+	P50, P99  float64 // µs, from the call, or the scheduled time of an open loop, to the commit
+	P999, Max float64
+	Processor float64           // µs of the client's processor time per commit
+	Mallocs   float64           // per commit
+	Pauses    int               // of garbage collections
+	PauseMax  float64           // µs
+	Calls     map[string]uint64 // system calls on the socket
+	Sent      uint64            // datagrams
+}
+
+type client struct {
+	c    *btrlog.Client
+	logs map[string][]*btrlog.Writer
+}
+
+// runClient is the client's process.
+func runClient(ctx context.Context, store string) error {
+	c, err := btrlog.Connect(ctx, btrlog.Config{StoreURL: store, Name: "appendpath", Timeout: time.Minute,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	k := &client{c: c, logs: map[string][]*btrlog.Writer{}}
+	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
+	fmt.Println("ready")
+	for in.Scan() {
+		var o order
+		if err := json.Unmarshal(in.Bytes(), &o); err != nil {
+			return err
+		}
+		a, err := k.do(ctx, &o)
+		if err != nil {
+			a = &answer{Error: err.Error()}
+		}
+		if err := out.Encode(a); err != nil {
+			return err
+		}
+	}
+	return in.Err()
+}
+
+func (k *client) do(ctx context.Context, o *order) (*answer, error) {
+	if o.Do == "open" {
+		return &answer{}, k.open(ctx, o)
+	}
+	ws := k.logs[o.Log]
+	if len(ws) == 0 {
+		return nil, fmt.Errorf("no log %s", o.Log)
+	}
+	m := begin(k.c)
+	var took []time.Duration
+	var a answer
+	var err error
+	switch o.Do {
+	case "pipeline":
+		took, err = pipeline(ctx, ws[0], o.Depth, o.For)
+	case "callers":
+		took, err = callers(ctx, ws[0], o.Depth, o.For)
+	case "open-loop":
+		took, a.Offered, a.Refused, err = openLoop(ctx, ws, o)
+	default:
+		err = fmt.Errorf("unknown order %q", o.Do)
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.end(&a, took)
+	return &a, nil
+}
+
+// open makes logs and opens them, some at a time.
+func (k *client) open(ctx context.Context, o *order) error {
+	ws, errs := make([]*btrlog.Writer, o.Count), make([]error, o.Count)
+	var wg sync.WaitGroup
+	next := atomic.Int64{}
+	for range min(o.Count, 16) {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(o.Count); i = next.Add(1) - 1 {
+				name := fmt.Sprintf("%s%d", o.Log, i)
+				if _, errs[i] = k.c.Create(ctx, name, btrlog.LogOptions{N: 3, Qw: 2, Durability: o.Durability, Window: o.Window}); errs[i] == nil {
+					ws[i], errs[i] = k.c.OpenWriter(ctx, name, btrlog.WriterOptions{})
+				}
+			}
+		})
+	}
+	wg.Wait()
+	k.logs[o.Log] = ws
+	return errors.Join(errs...)
+}
+
+// pipeline has depth appends in flight. The time of a record is up to the moment at which this goroutine sees it committed.
+func pipeline(ctx context.Context, w *btrlog.Writer, depth int, length time.Duration) ([]time.Duration, error) {
+	began := time.Now()
+	took, given := make([]time.Duration, 0, 1<<16), make([]time.Duration, depth)
+	record := make([]byte, recordBytes)
+	var first, last, seen btrlog.LSN
+	see := func() {
+		at := time.Since(began)
+		for c := min(w.Committed(), last); seen < c; {
+			seen++
+			took = append(took, at-given[int(seen)%depth])
+		}
+	}
+	for at := time.Duration(0); at < length; at = time.Since(began) {
+		lsn, err := w.Append(ctx, record)
+		if err != nil {
+			return nil, err
+		}
+		if first == 0 {
+			first, seen = lsn, lsn-1
+		}
+		given[int(lsn)%depth], last = at, lsn
+		if lsn < first+btrlog.LSN(depth-1) {
+			continue
+		}
+		if err := w.Sync(ctx, lsn-btrlog.LSN(depth-1)); err != nil {
+			return nil, err
+		}
+		see()
+	}
+	err := w.Sync(ctx, last)
+	see()
+	return took, err
+}
+
+// callers are n goroutines that append and sync one record at a time.
+func callers(ctx context.Context, w *btrlog.Writer, n int, length time.Duration) ([]time.Duration, error) {
+	took, errs := make([][]time.Duration, n), make([]error, n)
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range n {
+		wg.Go(func() {
+			record := make([]byte, recordBytes)
+			for at := time.Duration(0); at < length && errs[i] == nil; {
+				lsn, err := w.Append(ctx, record)
+				if err == nil {
+					err = w.Sync(ctx, lsn)
+				}
+				errs[i] = err
+				then := time.Since(began)
+				took[i] = append(took[i], then-at)
+				at = then
+			}
+		})
+	}
+	wg.Wait()
+	return slices.Concat(took...), errors.Join(errs...)
+}
+
+// arrival is a record that an open loop has given to a log and waits for.
+type arrival struct {
+	w   *btrlog.Writer
+	lsn btrlog.LSN
+	due time.Duration
+}
+
+// openLoop appends at exponential distances, whatever becomes of it, and waits for no space: what the window refuses counts as refused.
+// One goroutine sends what is due and sleeps in the kernel until the next is, another waits for the commits in the order of sending.
+func openLoop(ctx context.Context, ws []*btrlog.Writer, o *order) (took []time.Duration, offered, refused int, err error) {
+	rng := rand.New(rand.NewPCG(o.Seed, 1))
+	sent := make(chan arrival, 1<<20)
+	failed := make(chan error, 1)
+	began := time.Now()
+	go func() {
+		defer close(failed)
+		for a := range sent {
+			if err := a.w.Sync(ctx, a.lsn); err != nil {
+				failed <- err
+				for range sent {
+				}
+				return
+			}
+			took = append(took, time.Since(began)-a.due)
+		}
+	}()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetTimerslack, 1, 0) // wakes in time; without it some 50 µs late
+	record := make([]byte, recordBytes)
+	due := time.Duration(0)
+	for {
+		due += time.Duration(rng.ExpFloat64() / o.Rate * 1e9)
+		if due > o.For {
+			break
+		}
+		if wait := due - time.Since(began); wait > 0 {
+			ts := syscall.NsecToTimespec(int64(wait))
+			_ = syscall.Nanosleep(&ts, nil) // an early wake sends early by a little
+		}
+		offered++
+		w := ws[0]
+		if len(ws) > 1 {
+			w = ws[rng.IntN(len(ws))]
+		}
+		lsn, err := w.TryAppend(record)
+		var e *btrlog.Error
+		switch {
+		case err == nil:
+			sent <- arrival{w, lsn, due}
+		case errors.As(err, &e) && e.Kind == btrlog.ErrWindowFull:
+			refused++
+		default:
+			close(sent)
+			return nil, 0, 0, errors.Join(err, <-failed)
+		}
+	}
+	close(sent)
+	err = <-failed // and so the other has ended
+	return took, offered, refused, err
+}
+
+const prSetTimerslack = 29
+
+// meter is what was counted when a block began.
+type meter struct {
+	c      *btrlog.Client
+	at     time.Time
+	cpu    time.Duration
+	memory runtime.MemStats
+	calls  map[string]uint64
+	sent   uint64
+}
+
+func begin(c *btrlog.Client) *meter {
+	m := &meter{c: c}
+	m.calls, m.sent = calls(c)
+	runtime.ReadMemStats(&m.memory)
+	m.cpu, m.at = ownProcessor(), time.Now()
+	return m
+}
+
+func (m *meter) end(a *answer, took []time.Duration) {
+	n := float64(max(1, len(took)))
+	a.Committed, a.Seconds = len(took), time.Since(m.at).Seconds()
+	a.Processor = micro(ownProcessor()-m.cpu) / n
+	before := m.memory
+	runtime.ReadMemStats(&m.memory)
+	a.Mallocs = float64(m.memory.Mallocs-before.Mallocs) / n
+	a.Pauses = int(m.memory.NumGC - before.NumGC)
+	for i := before.NumGC; i < m.memory.NumGC && m.memory.NumGC-i <= 256; i++ {
+		a.PauseMax = max(a.PauseMax, float64(m.memory.PauseNs[i%256])/1e3)
+	}
+	now, sent := calls(m.c)
+	a.Calls, a.Sent = map[string]uint64{}, sent-m.sent
+	for k, v := range now {
+		a.Calls[k] = v - m.calls[k]
+	}
+	if len(took) > 0 {
+		slices.Sort(took)
+		at := func(q float64) float64 { return micro(took[min(len(took)-1, int(q*float64(len(took))))]) }
+		a.P50, a.P99, a.P999, a.Max = at(0.5), at(0.99), at(0.999), at(1)
+	}
+}
+
+// calls reads the client's counters.
+func calls(c *btrlog.Client) (byKind map[string]uint64, sent uint64) {
+	byKind = map[string]uint64{}
+	for _, f := range c.Metrics() {
+		for _, s := range f.Samples {
+			switch {
+			case f.Desc.Name == "btrlog_client_system_calls_total":
+				byKind[s.Labels[0]] += uint64(s.Value)
+			case f.Desc.Name == "btrlog_client_datagrams_total" && s.Labels[0] == "sent":
+				sent = uint64(s.Value)
+			}
+		}
+	}
+	return byKind, sent
+}
+
+func ownProcessor() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func micro(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }

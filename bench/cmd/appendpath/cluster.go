@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// cluster is three node processes on one store, and the client processes that use it.
+type cluster struct {
+	dir, store string
+	nodes      []int // process ids
+	relays     []*relay
+	clients    []*process
+	stops      []func()
+}
+
+// startCluster starts the nodes with their directories below parent. With relayed, whoever talks to a node does so through a relay,
+// which loses what it is told to.
+func startCluster(ctx context.Context, parent, binary string, relayed bool, flags ...string) (*cluster, error) {
+	dir, err := os.MkdirTemp(parent, "appendpath-")
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{dir: dir, store: "file://" + filepath.Join(dir, "store")}
+	c.stops = append(c.stops, func() { _ = os.RemoveAll(dir) })
+	for i := range 3 {
+		id := fmt.Sprintf("n%d", i+1)
+		args := []string{"node", "--id", id, "--dir", filepath.Join(dir, id), "--store", c.store, "--json"}
+		listen := "127.0.0.1:0"
+		if relayed {
+			port, err := freePort()
+			if err != nil {
+				return nil, errors.Join(err, c.stop())
+			}
+			listen = net.JoinHostPort("127.0.0.1", port)
+			r, err := newRelay(net.JoinHostPort(fmt.Sprintf("127.0.0.%d", i+11), port), listen, uint64(i))
+			if err != nil {
+				return nil, errors.Join(err, c.stop())
+			}
+			c.relays = append(c.relays, r)
+			c.stops = append(c.stops, r.close)
+			args = append(args, "--advertise", r.address)
+		}
+		p, err := startProcess(ctx, binary, append(append(args, "--listen", listen), flags...)...)
+		if err != nil {
+			return nil, errors.Join(err, c.stop())
+		}
+		c.nodes = append(c.nodes, p.cmd.Process.Pid)
+		c.stops = append(c.stops, p.stop)
+	}
+	return c, nil
+}
+
+// client starts a client process of the given program.
+func (c *cluster) client(ctx context.Context, program string) (*process, error) {
+	p, err := startProcess(ctx, program, clientRole, c.store)
+	if err != nil {
+		return nil, err
+	}
+	c.stops = append(c.stops, p.stop)
+	c.clients = append(c.clients, p)
+	return p, nil
+}
+
+func (c *cluster) stop() error {
+	for i := len(c.stops) - 1; i >= 0; i-- {
+		c.stops[i]()
+	}
+	return nil
+}
+
+// processor is how long the nodes have run on a processor.
+func (c *cluster) processor() (sum time.Duration) {
+	for _, pid := range c.nodes {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+		for _, t := range tasks {
+			text, _ := os.ReadFile(t) // a thread may have ended
+			first, _, _ := strings.Cut(string(text), " ")
+			ns, _ := strconv.ParseInt(first, 10, 64)
+			sum += time.Duration(ns)
+		}
+	}
+	return sum
+}
+
+// freePort is a port that is free for UDP and TCP on 127.0.0.1 now.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
+
+// process is a program of which the first line says that it is ready.
+type process struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func startProcess(ctx context.Context, name string, args ...string) (*process, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		return nil, err
+	}
+	p := &process{cmd, in, bufio.NewReader(out)}
+	if _, err := p.out.ReadString('\n'); err != nil {
+		p.stop()
+		return nil, fmt.Errorf("%s %s ended before it was ready", name, strings.Join(args, " "))
+	}
+	return p, nil
+}
+
+func (p *process) stop() {
+	_ = p.in.Close()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	_ = p.cmd.Wait()
+}
+
+// order has a client process do something.
+func (p *process) order(o order) (*answer, error) {
+	line, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := p.in.Write(append(line, '\n')); err != nil {
+		return nil, err
+	}
+	text, err := p.out.ReadBytes('\n')
+	if err != nil {
+		return nil, fmt.Errorf("a client process ended: %w", err)
+	}
+	a := new(answer)
+	if err := json.Unmarshal(text, a); err != nil {
+		return nil, err
+	}
+	if a.Error != "" {
+		return nil, errors.New(a.Error)
+	}
+	return a, nil
+}
