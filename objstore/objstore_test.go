@@ -2,6 +2,7 @@ package objstore_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/btrlog/btrlog/objstore"
@@ -25,8 +26,12 @@ func TestProbeToleratesFaults(t *testing.T) {
 func TestProbeReportsUnreachableStore(t *testing.T) {
 	s := faulty.New(memory.New(memory.Options{}), faulty.Config{})
 	s.Add(faulty.Rule{Fault: faulty.Denied})
-	if err := objstore.Probe(t.Context(), s, "x"); !errors.Is(err, objstore.ErrDenied) {
+	err := objstore.Probe(t.Context(), s, "x")
+	if !errors.Is(err, objstore.ErrDenied) {
 		t.Fatalf("Probe of a store that denies access: %v", err)
+	}
+	if strings.Contains(err.Error(), "broken") {
+		t.Fatalf("access is denied, and the blame is on the conditions: %v", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"sync"
 	"time"
 )
@@ -17,7 +18,7 @@ const (
 )
 
 // Probe tries, on scratch keys under prefix, whether the store keeps its conditions: one at a time and then
-// with 8 concurrent writers in several rounds. It returns nil, or an error that says which condition is
+// with 8 concurrent writers on each of 4 keys, several times. It returns nil, or an error that says which condition is
 // broken; BtrLog must not run on such a store, since two writers would each believe to own a log. It is a trial, not a
 // proof: a store whose conditions break only rarely can pass. It takes about 60 requests and
 // deletes what it wrote. Several processes may probe one store at once.
@@ -64,32 +65,55 @@ func (p *prober) run() error {
 	if err := p.replace(); err != nil {
 		return err
 	}
+	// The rounds run at once, each on a key of its own: a store that lets one object be written once in a second would make them long.
+	var wg sync.WaitGroup
+	var failed [probeRounds]error
 	for round := range probeRounds {
 		key := p.key(fmt.Sprintf("race%d", round))
-		body, err := p.race(key, "create", IfAbsent(), createBroken)
+		wg.Go(func() { failed[round] = p.round(key) })
+	}
+	wg.Wait()
+	for _, err := range failed {
 		if err != nil {
 			return err
-		}
-		for swap := range 2 {
-			info, err := p.look(key, body)
-			if err != nil {
-				return err
-			}
-			if body, err = p.race(key, fmt.Sprintf("swap%d", swap), IfMatch(info.ETag), replaceBroken); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
 }
 
+// round is a race to create an object, and two to replace it.
+func (p *prober) round(key string) error {
+	body, err := p.race(key, "create", IfAbsent(), createBroken)
+	if err != nil {
+		return err
+	}
+	for swap := range 2 {
+		info, err := p.look(key, body)
+		if err != nil {
+			return err
+		}
+		if body, err = p.race(key, fmt.Sprintf("swap%d", swap), IfMatch(info.ETag), replaceBroken); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// broken names a condition as the cause of err, if err is about conditions at all.
+func broken(condition, what string, err error) error {
+	if errors.Is(err, ErrDenied) || Retryable(err) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return fmt.Errorf("%s: %s: %w", condition, what, err)
+}
+
 func (p *prober) create() error {
 	key := p.key("create")
 	if err := p.mustPut(key, "first", IfAbsent()); err != nil {
-		return fmt.Errorf("%s: creating a fresh key: %w", createBroken, err)
+		return broken(createBroken, "creating a fresh key", err)
 	}
 	if err := p.mustFail(key, "second", IfAbsent()); err != nil {
-		return fmt.Errorf("%s: creating a key that exists: %w", createBroken, err)
+		return broken(createBroken, "creating a key that exists", err)
 	}
 	if _, err := p.look(key, "first"); err != nil {
 		return fmt.Errorf("%s: %w", createBroken, err)
@@ -100,7 +124,7 @@ func (p *prober) create() error {
 func (p *prober) replace() error {
 	key := p.key("replace")
 	if err := p.mustFail(key, "zero", IfMatch("d41d8cd98f00b204e9800998ecf8427e")); err != nil {
-		return fmt.Errorf("%s: replacing an absent key: %w", replaceBroken, err)
+		return broken(replaceBroken, "replacing an absent key", err)
 	}
 	if err := p.mustPut(key, "first", Always()); err != nil {
 		return err
@@ -110,10 +134,10 @@ func (p *prober) replace() error {
 		return err
 	}
 	if err := p.mustPut(key, "second", IfMatch(first.ETag)); err != nil {
-		return fmt.Errorf("%s: replacing the current version: %w", replaceBroken, err)
+		return broken(replaceBroken, "replacing the current version", err)
 	}
 	if err := p.mustFail(key, "third", IfMatch(first.ETag)); err != nil {
-		return fmt.Errorf("%s: replacing an old version: %w", replaceBroken, err)
+		return broken(replaceBroken, "replacing an old version", err)
 	}
 	if _, err := p.look(key, "second"); err != nil {
 		return fmt.Errorf("%s: %w", replaceBroken, err)
@@ -129,7 +153,8 @@ func (p *prober) put(key, body string, c Condition) error {
 		if err == nil || !Retryable(err) || try == probeRetries {
 			return err
 		}
-		t := time.NewTimer(pause)
+		// With jitter, so that racers who were all refused do not meet again.
+		t := time.NewTimer(pause/2 + mathrand.N(pause))
 		select {
 		case <-t.C:
 		case <-p.ctx.Done():
@@ -186,7 +211,7 @@ func (p *prober) look(key, want string) (Info, error) {
 }
 
 // race lets all racers write under one condition, and returns the winner's body.
-func (p *prober) race(key, name string, c Condition, broken string) (string, error) {
+func (p *prober) race(key, name string, c Condition, condition string) (string, error) {
 	var (
 		wg      sync.WaitGroup
 		ready   sync.WaitGroup
@@ -215,14 +240,14 @@ func (p *prober) race(key, name string, c Condition, broken string) (string, err
 		}
 	}
 	if len(winners) > 1 {
-		return "", fmt.Errorf("%s under concurrency: writers %v all succeeded on one key", broken, winners)
+		return "", fmt.Errorf("%s under concurrency: writers %v all succeeded on one key", condition, winners)
 	}
 	got, _, err := ReadAll(p.ctx, p.s, key, 1024)
 	if err != nil {
 		return "", fmt.Errorf("reading %q after a race: %w", key, err)
 	}
 	if len(winners) == 1 && string(got) != body(winners[0]) {
-		return "", fmt.Errorf("%s under concurrency: writer %d succeeded but the key holds %q", broken, winners[0], got)
+		return "", fmt.Errorf("%s under concurrency: writer %d succeeded but the key holds %q", condition, winners[0], got)
 	}
 	if len(winners) == 0 && !open {
 		for i := range probeRacers {
@@ -231,7 +256,7 @@ func (p *prober) race(key, name string, c Condition, broken string) (string, err
 				return string(got), nil
 			}
 		}
-		return "", fmt.Errorf("%s under concurrency: all writers were refused", broken)
+		return "", fmt.Errorf("%s under concurrency: all writers were refused", condition)
 	}
 	return string(got), nil
 }

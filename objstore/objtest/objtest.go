@@ -27,10 +27,16 @@ type Limits struct {
 	// Tree: the server keeps objects as files of a directory. It cannot hold both "a" and "a/b", nor an element of more than
 	// 255 bytes.
 	Tree bool
+	// Refuses, if not nil, reports keys that the server would not keep apart from others, and that the backend therefore refuses
+	// with ErrInvalid. It is tested that it does.
+	Refuses func(key string) bool
 }
 
 // usable drops the keys that are beyond the limits.
 func (l Limits) usable(keys []string) []string {
+	if l.Refuses != nil {
+		keys = slices.DeleteFunc(slices.Clone(keys), l.Refuses)
+	}
 	if !l.Tree {
 		return keys
 	}
@@ -342,6 +348,12 @@ func EdgeKeys() []string {
 }
 
 func testKeys(t *testing.T, s objstore.Store, l Limits) {
+	for _, k := range EdgeKeys() {
+		if l.Refuses != nil && l.Refuses(k) {
+			_, err := s.Put(t.Context(), k, nil, nil, objstore.Always())
+			wantErr(t, fmt.Sprintf("Put %.40q", k), err, objstore.ErrInvalid)
+		}
+	}
 	keys := l.usable(EdgeKeys())
 	for i, k := range keys {
 		put(t, s, k, fmt.Sprint(i), objstore.IfAbsent())

@@ -30,6 +30,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/btrlog/btrlog/objstore"
+	"github.com/btrlog/btrlog/objstore/remote"
 )
 
 func init() { objstore.Register("s3", open) }
@@ -54,14 +55,8 @@ type Options struct {
 	Transport http.RoundTripper
 }
 
-// Limits of the HTTP client. A request as a whole is bounded by its context.
-const (
-	dialTimeout   = 5 * time.Second
-	headerTimeout = 30 * time.Second
-	idleTimeout   = 90 * time.Second
-	connections   = 256 // per host
-	readAttempts  = 3   // of a read, by the SDK, with jitter; writes are tried once, whoever asked decides
-)
+// readAttempts is how often the SDK tries a read, with jitter; writes are tried once, whoever asked decides.
+const readAttempts = 3
 
 type store struct {
 	client *s3.Client
@@ -126,15 +121,12 @@ func New(ctx context.Context, o Options) (objstore.Store, error) {
 		s.name += " at " + e.Host
 	}
 	// The SDK's own kind of client, because it knows AWS_CA_BUNDLE.
-	var client config.HTTPClient = awshttp.NewBuildableClient().WithTimeout(0).WithDialerOptions(func(d *net.Dialer) {
-		d.Timeout, d.KeepAlive = dialTimeout, 30*time.Second
+	client := awshttp.NewBuildableClient().WithTimeout(0).WithDialerOptions(func(d *net.Dialer) {
+		d.Timeout, d.KeepAlive = remote.DialTimeout, 30*time.Second
 	}).WithTransportOptions(func(t *http.Transport) {
-		t.MaxIdleConnsPerHost, t.MaxConnsPerHost, t.MaxIdleConns, t.IdleConnTimeout = connections, connections, connections, idleTimeout
-		t.TLSHandshakeTimeout, t.ResponseHeaderTimeout, t.DisableCompression = dialTimeout, headerTimeout, true
+		t.MaxIdleConnsPerHost, t.MaxConnsPerHost, t.MaxIdleConns, t.IdleConnTimeout = remote.Connections, remote.Connections, remote.Connections, remote.IdleTimeout
+		t.TLSHandshakeTimeout, t.ResponseHeaderTimeout, t.DisableCompression = remote.DialTimeout, remote.HeaderTimeout, true
 	})
-	if o.Transport != nil {
-		client = &http.Client{Transport: o.Transport, CheckRedirect: noRedirect}
-	}
 	load := []func(*config.LoadOptions) error{
 		config.WithHTTPClient(client),
 		// Checksums that only some servers know are left out: every body of BtrLog has its own, and the signature covers it.
@@ -165,15 +157,16 @@ func New(ctx context.Context, o Options) (objstore.Store, error) {
 	}
 	s.client = s3.NewFromConfig(cfg, func(so *s3.Options) {
 		so.UsePathStyle = o.PathStyle
+		if o.Transport != nil {
+			// Not above, where AWS_CA_BUNDLE asks for the SDK's own kind of client.
+			so.HTTPClient = &http.Client{Transport: o.Transport, CheckRedirect: remote.NoRedirect}
+		}
 		if o.Endpoint != "" {
 			so.BaseEndpoint = aws.String(o.Endpoint)
 		}
 	})
 	return s, nil
 }
-
-// noRedirect: a redirect leads to another region; the request would have to be signed for it.
-func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // once is for writes: after a lost reply a second try of a conditional write meets the first one, and its 412 would be taken for
 // a lost race. The caller knows that the outcome is unknown, and looks.
@@ -230,18 +223,18 @@ func (s *store) Get(ctx context.Context, key string, r objstore.Range) (io.ReadC
 	info := objstore.Info{Key: key, Size: aws.ToInt64(out.ContentLength), ETag: aws.ToString(out.ETag), Modified: aws.ToTime(out.LastModified), Metadata: metadata(out.Metadata)}
 	want := info.Size
 	if r != objstore.Whole {
-		// A server that ignores the range sends all: that would be read as other bytes than those asked for.
-		from, to, size, err := contentRange(aws.ToString(out.ContentRange))
-		if lo, hi, ok := r.Resolve(size); err == nil && (!ok || from != lo || to != hi) {
-			err = fmt.Errorf("asked for bytes %d to %d, got %d to %d", lo, hi, from, to)
+		from, to, size, err := remote.ContentRange(aws.ToString(out.ContentRange))
+		kind := objstore.ErrUnavailable
+		if err == nil {
+			kind, err = remote.Arrived(r, from, to, size)
 		}
 		if err != nil {
 			out.Body.Close()
-			return nil, objstore.Info{}, &objstore.Error{Store: s.name, Op: "get", Key: key, Kind: objstore.ErrUnavailable, Err: err}
+			return nil, objstore.Info{}, &objstore.Error{Store: s.name, Op: "get", Key: key, Kind: kind, Err: err}
 		}
 		info.Size, want = size, to-from
 	}
-	return &body{s: s, key: key, r: out.Body, left: want}, info, nil
+	return remote.NewBody(s.name, key, out.Body, want), info, nil
 }
 
 func rangeHeader(r objstore.Range) string {
@@ -250,39 +243,6 @@ func rangeHeader(r objstore.Range) string {
 	}
 	return fmt.Sprintf("bytes=%d-%d", r.Offset, r.Offset+r.Length-1)
 }
-
-// contentRange parses "bytes 0-9/100" as [from, to) of size.
-func contentRange(h string) (from, to, size int64, err error) {
-	var last int64
-	if n, e := fmt.Sscanf(h, "bytes %d-%d/%d", &from, &last, &size); n != 3 || e != nil || from < 0 || last < from || size <= last {
-		return 0, 0, 0, fmt.Errorf("the server did not answer with the range that was asked for: Content-Range is %q", h)
-	}
-	return from, last + 1, size, nil
-}
-
-// body makes sure that a cut reply is no end.
-type body struct {
-	s    *store
-	key  string
-	r    io.ReadCloser
-	left int64
-}
-
-func (b *body) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
-	b.left -= int64(n)
-	switch {
-	case err == nil && b.left >= 0, err == io.EOF && b.left == 0:
-		return n, err
-	case err == io.EOF:
-		err = io.ErrUnexpectedEOF
-	case err == nil:
-		err = fmt.Errorf("more bytes than announced")
-	}
-	return n, &objstore.Error{Store: b.s.name, Op: "get", Key: b.key, Kind: objstore.ErrUnavailable, Err: err}
-}
-
-func (b *body) Close() error { return b.r.Close() }
 
 func (s *store) Head(ctx context.Context, key string) (objstore.Info, error) {
 	if err := objstore.CheckKey(key); err != nil {

@@ -2,6 +2,7 @@ package s3
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,6 +25,7 @@ import (
 
 	"github.com/btrlog/btrlog/objstore"
 	"github.com/btrlog/btrlog/objstore/objtest"
+	"github.com/btrlog/btrlog/objstore/remote"
 )
 
 var keys = credentials.NewStaticCredentialsProvider("test", "testtest", "")
@@ -116,6 +119,39 @@ func TestRealServer(t *testing.T) {
 		return s
 	}
 	objtest.RunLimited(t, objtest.Limits{Tree: os.Getenv("BTRLOG_S3_TREE") != ""}, fresh)
+}
+
+// TestRemote runs what happens between SDK and server on a server in this process. AWS_CA_BUNDLE wants the SDK's own kind of client,
+// and must not disturb a transport of one's own.
+func TestRemote(t *testing.T) {
+	tls := httptest.NewTLSServer(nil)
+	defer tls.Close()
+	bundle := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: tls.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("AWS_CA_BUNDLE", bundle)
+	objtest.RunRemote(t, objtest.Remote{
+		Open: func(t *testing.T, around func(http.RoundTripper) http.RoundTripper) objstore.Store {
+			o := fake(t, nil)
+			o.Transport = around(remote.NewTransport())
+			return mustNew(t, o)
+		},
+		Deaf: func(req *http.Request, absent, match bool) {
+			if absent {
+				req.Header.Del("If-None-Match")
+			}
+			if match {
+				req.Header.Del("If-Match")
+			}
+		},
+		Gone: func(t *testing.T) objstore.Store {
+			o := fake(t, nil)
+			o.Bucket = "gone"
+			return mustNew(t, o)
+		},
+		HeadIsMute: true,
+	})
 }
 
 // TestBrokenConditionsAreRefused: a server that ignores conditions, as some do, loses logs. The probe must say so.
