@@ -35,6 +35,7 @@ help: ## List the targets
 	@echo 'make bench-lst             the storage engine beside its peers; writes docs/BENCHMARKS.md, some minutes'
 	@echo 'make torture DURATION=10m  real processes in network namespaces under seeded faults; needs Linux and root'
 	@echo 'make test-s3               the S3 backend on servers that others wrote'
+	@echo 'make test-cloud            the same for Google Cloud Storage (test-gcs) and Azure Blob (test-azure)'
 	@echo 'make bench-manylogs        what many logs cost: memory, fairness, takeover; some minutes'
 	@echo 'make bench-latency         append and sync beside the floor of the hardware, on tmpfs and on the disk; two minutes'
 	@echo 'make bench-failover        a thousand takeovers, stage by stage, beside their floor'
@@ -80,11 +81,12 @@ check-vet:
 check-lint:
 	@go test -count=1 -timeout 240s ./internal/lint
 
-# vet has run already. Two packages at a time, for two cores; every package has its own time limit.
+# vet has run already. Two packages at a time, for two cores; every package has its own time limit. The program is tested without the
+# backends whose SDKs take the race detector a minute to compile: make test-cloud has them.
 .PHONY: check-race
 check-race:
 	@CGO_ENABLED=1 go test -race -vet=off -p 2 -timeout 480s $$(go list ./... | grep -v '/internal/lint$$')
-	@cd cmd/btrlog && CGO_ENABLED=1 go test -race -vet=off -timeout 480s ./...
+	@cd cmd/btrlog && CGO_ENABLED=1 go test -race -vet=off -tags nogcs,noazure -timeout 480s ./...
 
 .PHONY: check-sim
 check-sim: build
@@ -159,6 +161,14 @@ check-torture:
 .PHONY: test-s3
 test-s3: ## The S3 backend on servers that others wrote; the first time it builds one, some minutes
 	@.ci/s3
+
+# So are those for Google Cloud Storage and Azure Blob. The second needs Node.js.
+.PHONY: test-cloud test-gcs test-azure
+test-cloud: test-gcs test-azure ## The other clouds' backends on servers that others wrote; the first time it builds one, some minutes
+test-gcs:
+	@.ci/cloud gcs
+test-azure:
+	@.ci/cloud azure
 
 # Needs qemu; what it downloads goes below .cache. A module of its own, not part of make test.
 .PHONY: powercut

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 
 	"github.com/btrlog/btrlog"
 	"github.com/btrlog/btrlog/objstore/localdir"
-	_ "github.com/btrlog/btrlog/objstore/s3" // s3:// for nodes and for clients that are given the store
 )
 
 const (
@@ -90,9 +88,6 @@ func named(key string, s source) string {
 	return s.place
 }
 
-// unbuilt are the schemes that people expect, and that no backend of this program serves.
-var unbuilt = []string{"gs", "gcs", "az", "azblob", "abfs", "abfss"}
-
 // checkStoreURL says what is wrong with an object store's URL that a user gave: a usage error. The URL is repeated only where it is a path,
 // since another may carry credentials.
 func checkStoreURL(raw string) error {
@@ -102,14 +97,16 @@ func checkStoreURL(raw string) error {
 		return usagef("the store's URL is malformed; write for example file:///var/lib/btrlog/store")
 	case u.Scheme == "":
 		return usagef("the store %q is no URL; write it as file://%s", raw, absolute(raw))
-	case slices.Contains(unbuilt, u.Scheme):
-		return usagef("the backend for %s:// is not built yet; a store is s3://bucket/prefix, or a directory that all nodes share such as file:///var/lib/btrlog/store", u.Scheme)
-	case u.Scheme == "s3" && u.Host == "":
-		return usagef("the store's URL names no bucket; write s3://bucket/prefix")
-	case u.Scheme == "http", u.Scheme == "https", u.Scheme == "s3":
+	case otherNames[u.Scheme] != "":
+		return usagef("the scheme %s:// is written %s:// here; %s", u.Scheme, otherNames[u.Scheme], storeForms)
+	case clouds[u.Scheme].form != "" && u.Host == "":
+		return usagef("the store's URL names no %s; write %s", clouds[u.Scheme].bucket, clouds[u.Scheme].form)
+	case leftOut[u.Scheme] != "":
+		return usagef("this program was built without the backend for %s:// (build tag %s); %s", u.Scheme, leftOut[u.Scheme], storeForms)
+	case u.Scheme == "http", u.Scheme == "https", clouds[u.Scheme].form != "":
 		return nil // their backends say more
 	case u.Scheme != "file":
-		return usagef("there is no backend for scheme %q; a store is s3://bucket/prefix, or a directory that all nodes share such as file:///var/lib/btrlog/store", u.Scheme)
+		return usagef("there is no backend for scheme %q; %s", u.Scheme, storeForms)
 	case u.Opaque != "", u.Host != "" && u.Host != "localhost":
 		return usagef("the store %q names the host %q; a directory is written with three slashes, this one as file://%s", raw, u.Host, absolute(u.Host+u.Path+u.Opaque))
 	case u.RawQuery != "" || u.Fragment != "":

@@ -212,3 +212,17 @@ func TestAdviceOnReplaced(t *testing.T) {
 		}
 	}
 }
+
+// A backend that was left out at the build is not an unknown scheme.
+func TestLeftOut(t *testing.T) {
+	was := leftOut
+	leftOut = map[string]string{"gs": "nogcs"}
+	t.Cleanup(func() { leftOut = was })
+	var usage *usageError
+	if err := checkStoreURL("gs://bucket"); !errors.As(err, &usage) || !strings.Contains(err.Error(), "built without the backend for gs:// (build tag nogcs)") {
+		t.Error(err)
+	}
+	if err := checkStoreURL("az://container"); err != nil {
+		t.Error(err)
+	}
+}

@@ -19,6 +19,8 @@ var Modules []Module
 // ProgramModules is what the module of the program may require itself; what those require comes with them.
 var ProgramModules = []Module{
 	{"github.com/btrlog/btrlog", "Apache-2.0", "the program is around it"},
+	{"github.com/btrlog/btrlog/objstore/azure", "Apache-2.0", "az:// stores; it brings the official SDK"},
+	{"github.com/btrlog/btrlog/objstore/gcs", "Apache-2.0", "gs:// stores; it brings the official SDK"},
 	{"github.com/btrlog/btrlog/objstore/s3", "Apache-2.0", "s3:// stores; it brings the official SDK"},
 	{"github.com/spf13/cobra", "Apache-2.0", "command tree, help and completion from one source"},
 	{"github.com/spf13/pflag", "BSD-3-Clause", "flags of cobra's commands"},

@@ -13,13 +13,18 @@ import (
 	"github.com/btrlog/btrlog/objstore"
 )
 
-// TestNodesOnS3 runs three node processes on the S3 server that BTRLOG_S3_NODES_URL names, with a bucket that is there and
-// empty: metadata and archive go through it, a node dies, a second writer takes over, and every byte comes back through the
-// objects. `make test-s3` starts a server and sets the variable.
-func TestNodesOnS3(t *testing.T) {
-	store := os.Getenv("BTRLOG_S3_NODES_URL")
+// On a server that somebody else wrote: three node processes, a bucket that is there and empty. Each test runs if the variable names
+// a store; make test-s3, test-gcs and test-azure start servers and set them.
+func TestNodesOnS3(t *testing.T)    { nodesOn(t, "BTRLOG_S3_NODES_URL") }
+func TestNodesOnGCS(t *testing.T)   { nodesOn(t, "BTRLOG_GCS_NODES_URL") }
+func TestNodesOnAzure(t *testing.T) { nodesOn(t, "BTRLOG_AZURE_NODES_URL") }
+
+// nodesOn runs the cluster on the store that the variable names: metadata and archive go through it, a node dies, a second writer takes
+// over, and every byte comes back through the objects.
+func nodesOn(t *testing.T, variable string) {
+	store := os.Getenv(variable)
 	if store == "" {
-		t.Log("BTRLOG_S3_NODES_URL is not set: nodes run on a local directory in all other tests")
+		t.Logf("%s is not set: nodes run on a local directory in all other tests", variable)
 		return
 	}
 	s, err := objstore.Open(t.Context(), store)
@@ -27,10 +32,10 @@ func TestNodesOnS3(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	procs := make([]*process, 3)
+	procs, addrs := make([]*process, 3), make([]string, 3)
 	for i := range procs {
 		id := fmt.Sprintf("n%d", i)
-		procs[i], _ = nodeProcess(t, id, filepath.Join(t.TempDir(), id), store)
+		procs[i], addrs[i] = nodeProcess(t, id, filepath.Join(t.TempDir(), id), store)
 	}
 	log := func(args ...string) []string { return append([]string{"log", "--store", store}, args...) }
 	good(t, "", log("create", "--segment", "1MiB", "wal")...)
@@ -54,6 +59,10 @@ func TestNodesOnS3(t *testing.T) {
 	})
 	if got := good(t, "", log("cat", "wal")...); !bytes.Equal([]byte(got), data) {
 		t.Errorf("%d bytes came back, %d were written", len(got), len(data))
+	}
+	// A client without credentials of the store reads what is archived through a node.
+	if got := good(t, "", "log", "--nodes", addrs[1], "cat", "wal"); !bytes.Equal([]byte(got), data) {
+		t.Errorf("%d bytes came back through a node, %d were written", len(got), len(data))
 	}
 	good(t, "", log("trim", "--before", "300", "wal")...)
 	if got := good(t, "", log("cat", "wal")...); !bytes.Equal([]byte(got), data[299*16<<10:]) {

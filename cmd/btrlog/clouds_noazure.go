@@ -1,0 +1,5 @@
+//go:build noazure
+
+package main
+
+func init() { leftOut["az"] = "noazure" }

@@ -1,0 +1,5 @@
+//go:build nogcs
+
+package main
+
+func init() { leftOut["gs"] = "nogcs" }
