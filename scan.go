@@ -17,6 +17,46 @@ const chunksAhead = 3
 type chunk struct {
 	records []Record
 	err     error
+	cold    *coldChunk // whose memory the records are, if they are of the object store
+}
+
+// coldChunk is memory for records of the object store. The consumer may use a record until his next step, so the chunk that he
+// has left behind is filled again: a scan that reads hundreds of megabytes a second has none for the garbage collector.
+type coldChunk struct {
+	records []Record
+	bytes   []byte
+}
+
+// sink is where a stream's producer puts its records.
+type sink struct {
+	put  func(chunk) bool // false: the stream ends
+	free chan *coldChunk
+}
+
+func newSink(put func(chunk) bool) *sink {
+	return &sink{put: put, free: make(chan *coldChunk, chunksAhead+2)} // those on the way, the consumer's, and the producer's
+}
+
+// blank returns an empty chunk.
+func (s *sink) blank() *coldChunk {
+	select {
+	case c := <-s.free:
+		return c
+	default:
+		return &coldChunk{}
+	}
+}
+
+// done takes back a chunk that nobody uses any more.
+func (s *sink) done(c *coldChunk) {
+	if c == nil || cap(c.bytes) > 2*chunkBytes { // of one large record: it is not kept for small ones
+		return
+	}
+	c.records, c.bytes = c.records[:0], c.bytes[:0]
+	select {
+	case s.free <- c:
+	default:
+	}
 }
 
 // Scan yields the committed records from LSN from to LSN to, both inclusive, in order, each once. from 0 is the oldest that is
@@ -27,7 +67,7 @@ type chunk struct {
 // ErrTrimmed; ErrDataLoss with From and To, behind which the caller may scan on; ErrUnavailable; ErrClosed. Without a deadline of
 // ctx each read may take Config.Timeout.
 func (r *Reader) Scan(ctx context.Context, from, to LSN) iter.Seq2[Record, error] {
-	return r.stream(ctx, func(ctx context.Context, out func([]Record) bool) error {
+	return r.stream(ctx, func(ctx context.Context, out *sink) error {
 		const op = "scan"
 		first, err := r.oldest(ctx, op, from)
 		if err != nil {
@@ -72,23 +112,24 @@ func (r *Reader) oldest(ctx context.Context, op string, from LSN) (protocol.LSN,
 }
 
 // stream runs produce ahead of the consumer, by chunksAhead chunks. It ends with the consumer, which waits for it.
-func (r *Reader) stream(ctx context.Context, produce func(ctx context.Context, out func([]Record) bool) error) iter.Seq2[Record, error] {
+func (r *Reader) stream(ctx context.Context, produce func(ctx context.Context, out *sink) error) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		stop := context.AfterFunc(r.c.ctx, func() { cancel(ErrClosed) })
 		defer stop()
 		chunks := make(chan chunk, chunksAhead)
+		send := func(c chunk) bool {
+			select {
+			case chunks <- c:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		}
+		out := newSink(send)
 		started := r.c.spawn(func() {
 			defer close(chunks)
-			send := func(c chunk) bool {
-				select {
-				case chunks <- c:
-					return true
-				case <-ctx.Done():
-					return false
-				}
-			}
-			err := produce(ctx, func(recs []Record) bool { return send(chunk{records: recs}) })
+			err := produce(ctx, out)
 			if err != nil {
 				send(chunk{err: err})
 			}
@@ -108,6 +149,7 @@ func (r *Reader) stream(ctx context.Context, produce func(ctx context.Context, o
 					return
 				}
 			}
+			out.done(c.cold)
 			if c.err != nil {
 				yield(Record{}, r.c.finish("read", r.name, c.err))
 				return
@@ -120,7 +162,7 @@ func (r *Reader) stream(ctx context.Context, produce func(ctx context.Context, o
 }
 
 // produce hands out the records [from, to] as far as they are committed and returns the next LSN.
-func (r *Reader) produce(ctx context.Context, op string, from, to protocol.LSN, out func([]Record) bool) (protocol.LSN, error) {
+func (r *Reader) produce(ctx context.Context, op string, from, to protocol.LSN, out *sink) (protocol.LSN, error) {
 	next := from
 	var miss *archive.NotFoundError // of the archive, at next
 	for next <= to && ctx.Err() == nil {
@@ -138,7 +180,7 @@ func (r *Reader) produce(ctx context.Context, op string, from, to protocol.LSN, 
 		case len(f.records) == 0:
 			return next, nil
 		default:
-			if !out(r.records(f.records)) {
+			if !out.put(chunk{records: r.records(f.records)}) {
 				return next, context.Cause(ctx)
 			}
 			r.hotRecords.Add(uint64(len(f.records)))
@@ -173,18 +215,18 @@ func (r *Reader) reigns(recs []Record) {
 
 // produceCold hands out what the archive has of [from, to] without a hole, and returns the next LSN and, if the archive lacks
 // that one, its answer.
-func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out func([]Record) bool) (next protocol.LSN, miss *archive.NotFoundError, err error) {
+func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out *sink) (next protocol.LSN, miss *archive.NotFoundError, err error) {
 	next = from
-	var recs []Record
-	var buf []byte
+	c := out.blank()
 	flush := func() bool {
-		if len(recs) == 0 {
+		if len(c.records) == 0 {
 			return true
 		}
-		r.reigns(recs)
-		ok := out(recs)
-		r.coldRecords.Add(uint64(len(recs)))
-		recs, buf = nil, nil // the consumer has them
+		r.reigns(c.records)
+		n := len(c.records)
+		ok := out.put(chunk{records: c.records, cold: c})
+		r.coldRecords.Add(uint64(n))
+		c = out.blank() // the consumer has the other one
 		return ok
 	}
 	for rec, err := range r.cold.Scan(ctx, from, to, r.coldWatermark()) {
@@ -197,15 +239,17 @@ func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out fun
 			}
 			return next, nil, err
 		}
-		if buf == nil || len(buf)+len(rec.Data) > cap(buf) {
-			if len(recs) > 0 && !flush() {
+		if len(c.bytes)+len(rec.Data) > cap(c.bytes) {
+			if !flush() {
 				return next, nil, context.Cause(ctx)
 			}
-			buf = make([]byte, 0, max(chunkBytes, len(rec.Data)))
+			if cap(c.bytes) < len(rec.Data) {
+				c.bytes = make([]byte, 0, max(chunkBytes, len(rec.Data)))
+			}
 		}
-		at := len(buf)
-		buf = append(buf, rec.Data...)
-		recs = append(recs, Record{LSN: LSN(rec.LSN), Data: buf[at:len(buf):len(buf)]})
+		at := len(c.bytes)
+		c.bytes = append(c.bytes, rec.Data...)
+		c.records = append(c.records, Record{LSN: LSN(rec.LSN), Data: c.bytes[at:len(c.bytes):len(c.bytes)]})
 		next = rec.LSN + 1
 	}
 	if !flush() {
@@ -221,7 +265,7 @@ func (r *Reader) produceCold(ctx context.Context, from, to protocol.LSN, out fun
 // The error that ends it: ErrTrimmed; ErrDataLoss, behind which the caller may follow on; ErrNotFound when the log was
 // deleted; ErrClosed; ErrUnavailable with ctx's error when ctx ends.
 func (r *Reader) Follow(ctx context.Context, from LSN) iter.Seq2[Record, error] {
-	return r.stream(ctx, func(ctx context.Context, out func([]Record) bool) error {
+	return r.stream(ctx, func(ctx context.Context, out *sink) error {
 		const op = "follow"
 		next, err := r.oldest(ctx, op, from)
 		if err != nil {
@@ -287,7 +331,7 @@ func (p *pollState) outage(ctx context.Context, err error) {
 
 // wait asks one node for what comes at or above next, lets it hold the question until there is something, and returns the
 // next LSN then.
-func (p *pollState) wait(ctx context.Context, next protocol.LSN, out func([]Record) bool) (protocol.LSN, error) {
+func (p *pollState) wait(ctx context.Context, next protocol.LSN, out *sink) (protocol.LSN, error) {
 	r := p.r
 	r.mu.Lock()
 	stale := time.Since(r.read) > recordEvery || r.m.NeedsRecord()
@@ -316,7 +360,7 @@ func (p *pollState) wait(ctx context.Context, next protocol.LSN, out func([]Reco
 	f, ok := r.take(reply, next, nil, replies, i)
 	if ok && len(f.records) > 0 {
 		p.news()
-		if !out(r.records(f.records)) {
+		if !out.put(chunk{records: r.records(f.records)}) {
 			return next, context.Cause(ctx)
 		}
 		r.hotRecords.Add(uint64(len(f.records)))

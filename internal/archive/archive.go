@@ -37,8 +37,9 @@ const (
 	MaxRootBytes = 512
 	// DefaultAttempts is how often one request to the store is tried.
 	DefaultAttempts = 6
-	// DefaultParallel is how many ranged reads a Scan keeps in flight.
-	DefaultParallel = 8
+	// DefaultParallel is how many ranged reads a Scan keeps in flight or ready. With reads of DefaultReadBytes it is enough for
+	// 64 MiB on the way: 25 Gbit/s at 20 ms.
+	DefaultParallel = 16
 	// DefaultReadBytes is the size of one ranged read of a Scan.
 	DefaultReadBytes = 4 << 20
 	// DefaultMaxObjects is how many objects of one log a Reader's index holds at a time.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -555,5 +556,74 @@ func TestPackNames(t *testing.T) {
 		if _, err := a.parsePackName(name[:i]); err == nil {
 			t.Fatal(name[:i])
 		}
+	}
+}
+
+// Stretches that lie side by side in a pack are scanned with one request, and one of them that is damaged takes nothing from the
+// others.
+func TestScanReadsAPackAtOnce(t *testing.T) {
+	s := newFaulty()
+	a := newArchive(t, s, Options{})
+	const log, stretches = 77, 64
+	plans := []PackPlan{stretch(log-1, 1, 1, 3), stretch(log+1, 1, 1, 3)}
+	for i := range protocol.LSN(stretches) {
+		plans = append(plans, stretch(log, 1, 1+2*i, 2+2*i))
+	}
+	flushPack(t, a, plans...)
+	r := a.Reader(log)
+	want(t, r, 1, Watermark{}, 1) // lists, and reads the directory
+	before := a.Counters()
+	if labels, err := scanAll(t, r, 1, 2*stretches, Watermark{}); err != nil || len(labels) != 2*stretches {
+		t.Fatalf("%d records, %v", len(labels), err)
+	}
+	after := a.Counters()
+	if gets, lists := after.Get.Attempts()-before.Get.Attempts(), after.List.Attempts()-before.List.Attempts(); gets != 1 || lists != 0 {
+		t.Fatalf("%d GETs and %d listings for %d stretches in one pack", gets, lists, stretches)
+	}
+
+	// A byte of the 30th stretch changes.
+	name := packNames(t, a)[0]
+	var at int64
+	if err := a.packed(context.Background(), log, 0, func(m *member, _ *pack) {
+		if m.key.First == 59 {
+			at = m.offset + headBytes + 5
+		}
+	}); err != nil || at == 0 {
+		t.Fatal(at, err)
+	}
+	body, info, err := objstore.ReadAll(context.Background(), s, name, maxPackObject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body[at] ^= 1
+	if _, err := s.Put(context.Background(), name, body, info.Metadata, objstore.Always()); err != nil {
+		t.Fatal(err)
+	}
+	r = newArchive(t, s, Options{}).Reader(log)
+	labels, err := scanAll(t, r, 1, 2*stretches, Watermark{})
+	if len(labels) != 58 || !errors.Is(err, ErrDamaged) {
+		t.Fatalf("%d records in front of the damage, want 58; %v", len(labels), err)
+	}
+	if labels, err = scanAll(t, r, 61, 2*stretches, Watermark{}); err != nil || len(labels) != 2*stretches-60 {
+		t.Fatalf("%d records behind the damage, %v", len(labels), err)
+	}
+}
+
+// The first reads of a scan grow, so that they do not all end together; all of the range is read, whatever the sizes.
+func TestScanBeginsWithSmallReads(t *testing.T) {
+	s := newFaulty()
+	a := newArchive(t, s, Options{Parallel: 4, ReadBytes: 64 << 10})
+	p := plan(1, 1, 1, 4000, 4000, 0)
+	flush(t, a, p)
+	sc := newScan(context.Background(), a.Reader(p.Log), 1, 4000, Watermark{})
+	var sizes []uint64
+	for range 6 {
+		sizes = append(sizes, sc.readBytes()>>10)
+	}
+	if want := []uint64{16, 32, 48, 64, 64, 64}; !slices.Equal(sizes, want) {
+		t.Fatalf("sizes in KiB %v, want %v", sizes, want)
+	}
+	if labels, err := scanAll(t, a.Reader(p.Log), 1, 4000, Watermark{}); err != nil || len(labels) != 4000 {
+		t.Fatalf("%d records, %v", len(labels), err)
 	}
 }

@@ -393,17 +393,32 @@ func (r *Reader) footer(ctx context.Context, o *object) (t *tail, whole []byte, 
 			return nil, nil, err
 		}
 	}
-	parsed, err := parseTail(b[int64(len(b))-size:], uint64(o.key.Last-o.key.First)+1)
-	if err != nil {
-		return fail(err)
+	if t, err = r.parseFooter(o, b); err != nil {
+		return nil, nil, err
 	}
-	// The hash binds the footer to the key: it is the footer of these records and no others.
-	if parsed.hash != o.key.Hash {
-		return fail(damage("trailer", "belongs to another object"))
-	}
-	r.footers.put(key, &parsed)
 	if int64(len(b)) == o.size {
 		whole = b
 	}
-	return &parsed, whole, nil
+	return t, whole, nil
+}
+
+// parseFooter verifies the index of an object, from bytes at its end, and caches it.
+func (r *Reader) parseFooter(o *object, b []byte) (*tail, error) {
+	size, err := tailSize(b, o.size)
+	if err == nil && size > int64(len(b)) {
+		err = damage("trailer", "object is cut short")
+	}
+	var parsed tail
+	if err == nil {
+		parsed, err = parseTail(b[int64(len(b))-size:], uint64(o.key.Last-o.key.First)+1)
+	}
+	// The hash binds the footer to the key: it is the footer of these records and no others.
+	if err == nil && parsed.hash != o.key.Hash {
+		err = damage("trailer", "belongs to another object")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("archive: %q: %w", r.a.nameOf(o), err)
+	}
+	r.footers.put(r.a.KeyString(o.key), &parsed)
+	return &parsed, nil
 }

@@ -77,8 +77,8 @@ var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 func getBuffer() *[]byte { return buffers.Get().(*[]byte) }
 
-// Scan yields the records [from, to] in order, each LSN once. It reads ahead with Options.Parallel ranged reads. Data is
-// valid until the next step. The rules and errors are those of Read; the first error ends the scan, and everything
+// Scan yields the records [from, to] in order, each LSN once. It reads ahead with Options.Parallel ranged reads; stretches that
+// lie side by side in a pack share one. Data is valid until the next step. The rules and errors are those of Read; the first error ends the scan, and everything
 // before it was yielded: at a hole a *NotFoundError with the LSN, from which the caller may go on elsewhere. Records that
 // are archived while the scan runs are found. When the caller stops early, or ctx ends, the reads in flight are
 // cancelled and waited for.
@@ -91,9 +91,9 @@ func (r *Reader) Scan(ctx context.Context, from, to protocol.LSN, wm Watermark) 
 			yield(Record{}, err)
 			return
 		}
-		s := newScan(ctx, r, wm)
+		s := newScan(ctx, r, from, to, wm)
 		defer s.stop()
-		go s.plan(from, to)
+		go s.plan()
 		next := from
 		for next <= to {
 			j, ok := <-s.jobs
@@ -129,8 +129,8 @@ func (r *Reader) Scan(ctx context.Context, from, to protocol.LSN, wm Watermark) 
 	}
 }
 
-// scan is the machinery of one Scan. plan runs ahead of the consumer by at most the buffers in free, and by footersAhead
-// pieces whose footers are being read; the order of jobs is the order of LSNs.
+// scan is the machinery of one Scan. plan runs ahead of the consumer by at most the buffers in free, and by the objects whose
+// footers are being read; the order of jobs is the order of LSNs.
 type scan struct {
 	r      *Reader
 	wm     Watermark
@@ -139,6 +139,13 @@ type scan struct {
 	jobs   chan *job
 	free   chan *[]byte // the buffers that are not in use: their number bounds memory
 	wait   sync.WaitGroup
+
+	// These are plan's.
+	to      protocol.LSN
+	next    protocol.LSN // to be located
+	ended   bool         // nothing is to be located
+	located *ahead       // what was located and found no place in a span
+	begun   int          // jobs
 }
 
 // job is one unit in flight. err, unit and the bytes are valid when done is closed. A job without a buffer is an error.
@@ -155,13 +162,25 @@ type ahead struct {
 	tail  *tail
 	whole []byte
 	err   error
-	done  chan struct{}
 }
 
-const footersAhead = 4
+// span is pieces whose footers are being read together.
+type span struct {
+	pieces []*ahead
+	done   chan struct{}
+}
 
-func newScan(ctx context.Context, r *Reader, wm Watermark) *scan {
-	s := &scan{r: r, wm: wm, jobs: make(chan *job, r.a.o.Parallel), free: make(chan *[]byte, r.a.o.Parallel)}
+const (
+	// footersAhead bounds the spans whose footers are being read; with small objects, which come whole with their footers, it is
+	// what fills the way to the store. With large ones the bytes that the buffers hold bound it earlier: a consumer who leaves
+	// soon should not have paid for the indices of half a log.
+	footersAhead = 32
+	// spanBytes bounds what is read at once because it lies side by side in a pack.
+	spanBytes = 512 << 10
+)
+
+func newScan(ctx context.Context, r *Reader, from, to protocol.LSN, wm Watermark) *scan {
+	s := &scan{r: r, wm: wm, next: from, to: to, jobs: make(chan *job, r.a.o.Parallel), free: make(chan *[]byte, r.a.o.Parallel)}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	for range r.a.o.Parallel {
 		s.free <- new([]byte)
@@ -175,40 +194,111 @@ func (s *scan) stop() {
 	s.wait.Wait()
 }
 
-// plan cuts [from, to] into pieces, starts reading their footers, and makes jobs of them in order.
-func (s *scan) plan(from, to protocol.LSN) {
+// plan cuts the range into pieces, starts reading their footers, and makes jobs of them in order.
+func (s *scan) plan() {
 	defer s.wait.Done()
 	defer close(s.jobs)
-	var queue []*ahead
-	next, ended := from, false
+	var queue []*span
+	var bytes int64 // of the objects in the queue
+	most := int64(s.r.a.o.Parallel) * int64(s.r.a.o.ReadBytes)
 	for {
-		for !ended && len(queue) < footersAhead {
-			p, err := s.r.locate(s.ctx, next, to, s.wm, new(attempt))
-			h := &ahead{piece: p, err: err, done: make(chan struct{})}
-			queue = append(queue, h)
-			if err != nil {
-				close(h.done)
-				ended = true
+		for len(queue) == 0 || len(queue) < footersAhead && bytes < most {
+			x := s.span()
+			if x == nil {
 				break
 			}
+			queue = append(queue, x)
+			bytes += x.bytes()
 			s.wait.Add(1)
 			go func() {
 				defer s.wait.Done()
-				defer close(h.done)
-				h.tail, h.whole, h.err = s.r.footer(s.ctx, h.o)
+				defer close(x.done)
+				s.footers(x)
 			}()
-			next = p.to + 1
-			ended = next > to
 		}
 		if len(queue) == 0 {
 			return
 		}
-		h := queue[0]
+		x := queue[0]
 		queue = queue[1:]
-		<-h.done
-		if !s.cut(h) {
-			return
+		bytes -= x.bytes()
+		<-x.done
+		for _, h := range x.pieces {
+			if !s.cut(h) {
+				return
+			}
 		}
+	}
+}
+
+func (x *span) bytes() (n int64) {
+	for _, h := range x.pieces {
+		if h.o != nil {
+			n += h.o.size
+		}
+	}
+	return n
+}
+
+// locate finds the next piece; nil: there is none.
+func (s *scan) locate() *ahead {
+	if h := s.located; h != nil {
+		s.located = nil
+		return h
+	}
+	if s.ended {
+		return nil
+	}
+	p, err := s.r.locate(s.ctx, s.next, s.to, s.wm, new(attempt))
+	if err == nil {
+		s.next = p.to + 1
+	}
+	s.ended = err != nil || s.next > s.to
+	return &ahead{piece: p, err: err}
+}
+
+// span returns the next piece, with those that lie behind it in the same pack.
+func (s *scan) span() *span {
+	h := s.locate()
+	if h == nil {
+		return nil
+	}
+	x := &span{pieces: []*ahead{h}, done: make(chan struct{})}
+	if h.err != nil || h.o.pack == nil {
+		return x
+	}
+	for from, last := h.o.base, h.o; ; {
+		if s.located = s.locate(); s.located == nil {
+			return x
+		}
+		n := s.located
+		if n.err != nil || n.o.pack == nil || n.o.pack.name != last.pack.name || n.o.base != last.base+last.size || n.o.base+n.o.size-from > spanBytes {
+			return x
+		}
+		x.pieces, last = append(x.pieces, n), n.o
+		s.located = nil
+	}
+}
+
+// footers reads the footers of a span: in one request, if it has several pieces.
+func (s *scan) footers(x *span) {
+	if n := len(x.pieces); n > 1 {
+		first, last := x.pieces[0].o, x.pieces[n-1].o
+		b, err := s.r.a.rangeOf(s.ctx, first, 0, last.base+last.size-first.base, nil)
+		for _, h := range x.pieces {
+			if err == nil {
+				at := h.o.base - first.base
+				h.whole = b[at : at+h.o.size : at+h.o.size]
+				h.tail, h.err = s.r.parseFooter(h.o, h.whole)
+			}
+			if err != nil || h.err != nil { // one by one, it is known which of them it is that cannot be read
+				h.tail, h.whole, h.err = s.r.footer(s.ctx, h.o)
+			}
+		}
+		return
+	}
+	if h := x.pieces[0]; h.err == nil {
+		h.tail, h.whole, h.err = s.r.footer(s.ctx, h.o)
 	}
 }
 
@@ -223,9 +313,9 @@ func (s *scan) cut(h *ahead) bool {
 	last := h.tail.groupOf(h.to - h.o.key.First)
 	for i := h.tail.groupOf(h.from - h.o.key.First); i <= last; {
 		j := &job{unit: unit{piece: h.piece, tail: h.tail, whole: h.whole, first: i, last: i}, done: make(chan struct{})}
-		start := uint64(h.tail.groups[i].offset)
+		start, size := uint64(h.tail.groups[i].offset), s.readBytes()
 		for j.last < last {
-			if end, _ := h.tail.groupEnd(j.last+1, count); end-start > uint64(s.r.a.o.ReadBytes) {
+			if end, _ := h.tail.groupEnd(j.last+1, count); end-start > size {
 				break
 			}
 			j.last++
@@ -250,6 +340,13 @@ func (s *scan) cut(h *ahead) bool {
 		}
 	}
 	return true
+}
+
+// readBytes is the size of the next read. The first ones grow: reads that begin together and are as large end together, because they
+// share the way, and until the next ones are under way nothing would be on it.
+func (s *scan) readBytes() uint64 {
+	s.begun++
+	return uint64(s.r.a.o.ReadBytes) * uint64(min(s.begun, s.r.a.o.Parallel)) / uint64(s.r.a.o.Parallel)
 }
 
 func (s *scan) send(j *job) bool {
