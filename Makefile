@@ -37,6 +37,7 @@ help: ## List the targets
 	@echo 'make test-s3               the S3 backend on servers that others wrote'
 	@echo 'make test-cloud            the same for Google Cloud Storage (test-gcs) and Azure Blob (test-azure)'
 	@echo 'make bench-manylogs        what many logs cost: memory, fairness, takeover; some minutes'
+	@echo 'make bench-archive         what archiving costs and how fast the archive is read; needs versitygw (make test-s3), 20 minutes'
 	@echo 'make bench-latency         append and sync beside the floor of the hardware, on tmpfs and on the disk; two minutes'
 	@echo 'make bench-failover        a thousand takeovers, stage by stage, beside their floor'
 	@echo 'make powercut              power cuts of nodes in a virtual machine, compared with what was acknowledged'
@@ -123,6 +124,12 @@ bench-manylogs: build ## What many logs cost, as JSON
 	.cache/manylogs idle -btrlog bin/btrlog
 	.cache/manylogs takeover -btrlog bin/btrlog
 	.cache/manylogs neighbour -btrlog bin/btrlog
+
+# ARCHIVE='-only cold -stores embedded' passes flags.
+ARCHIVE ?=
+.PHONY: bench-archive
+bench-archive: build ## What archiving costs and how fast the archive is read, as a table and as JSON; fails if a row is not reached
+	cd bench && go build -o ../.cache/bench-archive ./cmd/archive && ../.cache/bench-archive -btrlog ../bin/btrlog $(ARCHIVE)
 
 .PHONY: bench-latency
 bench-latency: build ## Append and sync beside the floor of the hardware; fails if the floor in Go is no floor

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/btrlog/btrlog"
+	"github.com/btrlog/btrlog/internal/protocol"
 )
 
 // latencyRow compares appends beside the archiving of their log with appends of a log whose segments are so large that none is
@@ -38,6 +39,11 @@ func (o *options) latencyRow(ctx context.Context, name, dir string, shapedTmpfs 
 	}
 	defer c.Close()
 	const flushing, still = 0, 1
+	// Segments of a quarter of the default size: some are archived in every block, and the link is in use most of the time.
+	const flushed, perFlushed = segmentBytes / 4, segmentBytes / 4 / (recordBytes + protocol.RecordOverhead)
+	if n := int(o.rate * o.block.Seconds()); n < 3*perFlushed || n*(recordBytes+protocol.RecordOverhead) > 250<<20 {
+		return nil, fmt.Errorf("-rate times -block is %d appends; between %d and %d are needed, so that segments are archived in the one kind of block and none in the other", n, 3*perFlushed, 250<<20/(recordBytes+protocol.RecordOverhead))
+	}
 	var p99, p50 [2][]float64
 	var worst float64
 	before, err := b.counts(ctx)
@@ -47,7 +53,7 @@ func (o *options) latencyRow(ctx context.Context, name, dir string, shapedTmpfs 
 	for i := range 2 * (o.blocks + 1) {
 		kind := i % 2
 		log := fmt.Sprintf("block-%d", i)
-		segment := int64(segmentBytes)
+		segment := int64(flushed)
 		if kind == still {
 			segment = 256 << 20
 		}
@@ -62,7 +68,7 @@ func (o *options) latencyRow(ctx context.Context, name, dir string, shapedTmpfs 
 		if err != nil {
 			return nil, err
 		}
-		full := btrlog.LSN(len(lat) / perSegment * perSegment)
+		full := btrlog.LSN(len(lat) / perFlushed * perFlushed)
 		if err := w.Close(ctx); err != nil {
 			return nil, err
 		}
