@@ -168,24 +168,28 @@ func TestReadOnly(t *testing.T) {
 
 // answers starts a server that answers as status and code say. A status of 0 loses the reply.
 func answers(t *testing.T) (s *store, set func(status int, code string), requests *atomic.Int64) {
-	var status int
-	var code string
+	type answer struct {
+		status int
+		code   string
+	}
+	var next atomic.Value
 	requests = new(atomic.Int64)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
 		_, _ = io.Copy(io.Discard, r.Body)
-		if status == 0 {
+		a := next.Load().(answer)
+		if a.status == 0 {
 			panic(http.ErrAbortHandler)
 		}
-		if code != "" {
-			w.Header().Set("x-ms-error-code", code)
+		if a.code != "" {
+			w.Header().Set("x-ms-error-code", a.code)
 		}
 		w.Header().Set("Retry-After-Ms", "1")
-		w.WriteHeader(status)
+		w.WriteHeader(a.status)
 	}))
 	t.Cleanup(srv.Close)
 	s = mustNew(t, Options{Container: "logs", Endpoint: srv.URL + "/" + emulatorAccount, Key: emulatorKey})
-	return s, func(st int, c string) { status, code = st, c }, requests
+	return s, func(status int, code string) { next.Store(answer{status, code}) }, requests
 }
 
 func TestOutcomes(t *testing.T) {

@@ -54,7 +54,9 @@ type Options struct {
 
 // A read is tried so often by the SDK, with jitter; writes are tried once, whoever asked decides.
 const (
-	readAttempts  = 3
+	readAttempts = 3
+	// The SDK takes up a body that was cut short where it ended, of the same generation, as often as there is an answer.
+	mostRequests  = 10
 	retryDelay    = 200 * time.Millisecond
 	maxRetryDelay = 2 * time.Second
 )
@@ -125,7 +127,8 @@ func New(ctx context.Context, o Options) (objstore.Store, error) {
 		}
 	}
 	s.http = &http.Client{Transport: base, CheckRedirect: remote.NoRedirect}
-	opts := []option.ClientOption{option.WithHTTPClient(s.http)}
+	// The client has the credentials already, or is to have none; the SDK need not look for them again.
+	opts := []option.ClientOption{option.WithHTTPClient(s.http), option.WithoutAuthentication()}
 	if endpoint != nil {
 		opts = append(opts, option.WithEndpoint(endpoint.JoinPath("storage/v1/").String()))
 	}
@@ -234,7 +237,7 @@ func (s *store) Get(ctx context.Context, key string, r objstore.Range) (io.ReadC
 	if length == 0 {
 		length = -1 // up to the end
 	}
-	ctx, fate := remote.Track(ctx)
+	ctx, fate := remote.TrackAtMost(ctx, mostRequests)
 	in, err := s.object(key).NewRangeReader(ctx, r.Offset, length)
 	if err != nil {
 		return nil, objstore.Info{}, s.err(ctx, "get", key, err, fate)
@@ -242,8 +245,8 @@ func (s *store) Get(ctx context.Context, key string, r objstore.Range) (io.ReadC
 	a := in.Attrs
 	info := objstore.Info{Key: key, Size: a.Size, ETag: etagOf(a.Generation), Modified: a.LastModified, Metadata: lower(in.Metadata())}
 	kind := objstore.ErrUnavailable
-	if a.Generation <= 0 {
-		err = fmt.Errorf("the answer names no generation")
+	if a.Generation <= 0 || a.Size < 0 {
+		err = fmt.Errorf("the answer names generation %d and size %d", a.Generation, a.Size)
 	} else {
 		kind, err = remote.Arrived(r, a.StartOffset, a.StartOffset+in.Remain(), a.Size)
 	}

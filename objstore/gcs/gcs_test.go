@@ -128,17 +128,21 @@ func jsonError(code int, reason string) string {
 }
 
 func TestOutcomes(t *testing.T) {
-	var status int
-	var body string
+	type answer struct {
+		status int
+		body   string
+	}
+	var next atomic.Value
 	var requests atomic.Int64
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
 		_, _ = io.Copy(io.Discard, r.Body)
-		if status == 0 { // the reply is lost
+		a := next.Load().(answer)
+		if a.status == 0 { // the reply is lost
 			panic(http.ErrAbortHandler)
 		}
-		w.WriteHeader(status)
-		fmt.Fprint(w, body)
+		w.WriteHeader(a.status)
+		fmt.Fprint(w, a.body)
 	}))
 	defer srv.Close()
 	s := mustNew(t, Options{Bucket: "logs", Endpoint: srv.URL})
@@ -190,7 +194,7 @@ func TestOutcomes(t *testing.T) {
 		{"list, no bucket", 404, noBucketJSON, list, objstore.ErrDenied, "bucket"},
 		{"list, throttled", 429, jsonError(429, "rateLimitExceeded"), list, objstore.ErrUnavailable, "rateLimitExceeded"},
 	} {
-		status, body = c.status, c.body
+		next.Store(answer{c.status, c.body})
 		before := requests.Load()
 		err := c.do()
 		var e *objstore.Error

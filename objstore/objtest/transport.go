@@ -239,6 +239,25 @@ func (r Remote) cut(t *testing.T) {
 		}
 	}
 	wantBody(t, s, "k", body)
+
+	// A server that never sends a byte of a body is not asked for ever.
+	var asked atomic.Int64
+	mute := r.open(t, func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		resp, err := next.RoundTrip(req)
+		if err == nil && req.Method == http.MethodGet && resp.StatusCode < 300 && resp.ContentLength > 100_000 {
+			if asked.Add(1) > 1000 {
+				return nil, errors.New("test: asked too often")
+			}
+			resp.Body = cutBody{broken{}, resp.Body}
+		}
+		return resp, err
+	})
+	put(t, mute, "k", body, objstore.IfAbsent())
+	_, _, err := objstore.ReadAll(t.Context(), mute, "k", objstore.MaxBodyBytes)
+	wantErr(t, "a body without a byte", err, objstore.ErrUnavailable)
+	if n := asked.Load(); n > 20 {
+		t.Errorf("asked %d times for a body that never comes", n)
+	}
 }
 
 type broken struct{}

@@ -41,9 +41,11 @@ func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 
 // Fate is what is known about the requests under one context of Track. Its methods may be called concurrently.
 type Fate struct {
-	sent atomic.Bool
-	mu   sync.Mutex
-	last string
+	sent     atomic.Bool
+	requests atomic.Int64
+	most     int64 // 0 is no bound
+	mu       sync.Mutex
+	last     string
 }
 
 // Sent reports whether a request got a connection. If none did, it certainly was not applied: no route, no name, no credentials.
@@ -60,8 +62,12 @@ func (f *Fate) NotFound() string {
 type fateKey struct{}
 
 // Track returns a context whose requests are watched, if they go through a Tracker.
-func Track(ctx context.Context) (context.Context, *Fate) {
-	f := new(Fate)
+func Track(ctx context.Context) (context.Context, *Fate) { return TrackAtMost(ctx, 0) }
+
+// TrackAtMost is Track for an SDK that repeats by itself without a bound: from the most+1st on, requests fail with an error that is not sent
+// again.
+func TrackAtMost(ctx context.Context, most int) (context.Context, *Fate) {
+	f := &Fate{most: int64(most)}
 	return context.WithValue(ctx, fateKey{}, f), f
 }
 
@@ -77,6 +83,9 @@ func (t Tracker) RoundTrip(req *http.Request) (*http.Response, error) {
 	f, ok := req.Context().Value(fateKey{}).(*Fate)
 	if !ok {
 		return t.Base.RoundTrip(req)
+	}
+	if n := f.requests.Add(1); f.most > 0 && n > f.most {
+		return nil, fmt.Errorf("%d requests for one read were cut short, no more are made", f.most)
 	}
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { f.sent.Store(true) }}
 	resp, err := t.Base.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))

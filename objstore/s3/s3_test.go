@@ -176,18 +176,22 @@ func TestOutcomes(t *testing.T) {
 	xml := func(code string) string {
 		return "<?xml version=\"1.0\"?><Error><Code>" + code + "</Code><Message>test</Message></Error>"
 	}
-	var status int
-	var code string
+	type answer struct {
+		status int
+		code   string
+	}
+	var next atomic.Value
 	var requests atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
-		if status == 0 { // the reply is lost
+		a := next.Load().(answer)
+		if a.status == 0 { // the reply is lost
 			panic(http.ErrAbortHandler)
 		}
 		w.Header().Set("Content-Type", "application/xml")
-		w.WriteHeader(status)
+		w.WriteHeader(a.status)
 		if r.Method != http.MethodHead {
-			fmt.Fprint(w, xml(code))
+			fmt.Fprint(w, xml(a.code))
 		}
 	}))
 	defer server.Close()
@@ -227,7 +231,7 @@ func TestOutcomes(t *testing.T) {
 		{"head, absent", 404, "", func() error { _, err := s.Head(t.Context(), "k"); return err }, objstore.ErrNotFound},
 		{"list, slow down", 503, "SlowDown", func() error { _, err := s.List(t.Context(), "", "", 0); return err }, objstore.ErrUnavailable},
 	} {
-		status, code = c.status, c.code
+		next.Store(answer{c.status, c.code})
 		before := requests.Load()
 		err := c.do()
 		var e *objstore.Error
