@@ -84,6 +84,7 @@ type follower struct {
 	resendAt  Time
 	rto       Time
 	resent    LSN  // highest LSN sent again since the timer fired; what follows goes out with the acknowledgements
+	passed    LSN  // highest LSN that was looked at because a later one was acknowledged; see sendPassed
 	activated bool // it has activated this epoch (or was not found to lack it)
 	refuses   Status
 	promised  Epoch
@@ -410,7 +411,7 @@ func (w *Writer) HandleAck(now Time, a *Ack) {
 	switch a.Status {
 	case StatusOK:
 		n.activated = true
-		if n.rto >= maxRTO {
+		if silent && n.rto >= maxRTO {
 			n.rto = w.baseRTO() // so long a silence was an outage, and says nothing of the path
 		}
 		switch a.Kind {
@@ -500,7 +501,6 @@ func (w *Writer) ackAppend(now Time, i int, a *Ack, silent bool) {
 			w.measure(now - s.sentAt)
 			n.rto = w.baseRTO()
 		}
-		n.resendAt = now + n.rto
 	}
 	arrived := 0 // appends that were sent again
 	for x := from; x <= to; x++ {
@@ -510,8 +510,13 @@ func (w *Writer) ackAppend(now Time, i int, a *Ack, silent bool) {
 		}
 		s.acks |= bit
 	}
+	lo := n.lo
 	for n.lo <= w.out.flown && w.slot(n.lo).acks&bit != 0 {
 		n.lo++
+	}
+	if n.lo > lo {
+		// Not for what is acknowledged above: as long as that goes on, a record that was lost twice would wait for ever.
+		n.resendAt = now + n.rto
 	}
 	if arrived > 0 {
 		// Two for each that arrived: a backlog drains in a few round trips, and what is under way at most doubles with each.
@@ -520,6 +525,9 @@ func (w *Writer) ackAppend(now Time, i int, a *Ack, silent bool) {
 			burst = resendBurst // this was the probe
 		}
 		w.sendAgain(now, i, max(n.lo, n.resent+1), burst)
+	}
+	if to >= from && n.lo < from && !silent {
+		w.sendPassed(now, i, from, w.slot(to).sentAt)
 	}
 	w.advance()
 	w.land(now)

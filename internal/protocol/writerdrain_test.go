@@ -148,3 +148,83 @@ func TestSlowPathIsLearned(t *testing.T) {
 		}
 	}
 }
+
+// A lost append is sent again when a later one is acknowledged, not when the timer fires; once, and only to the node that lacks it.
+func TestLostAppendIsPassed(t *testing.T) {
+	const rtt = Millisecond
+	w := testWriter(t, 3, 2, func(c *WriterConfig) { c.Settings.Window, c.Flights = 64, 8 })
+	l := &linkWorld{t: t, w: w, rtt: rtt, deaf: func(int, LSN, Time) bool { return false }}
+	step := func() { // a record each half round trip
+		l.append(1)
+		for end := l.now + rtt/2; l.turn(end); {
+		}
+	}
+	for range 20 {
+		step()
+	}
+	lost, begin, tries := w.Next(), l.now, 0
+	l.deaf = func(node int, from LSN, now Time) bool {
+		if from == lost {
+			tries++
+		}
+		return node < 2 && from == lost && now == begin // a quorum lacks it
+	}
+	for w.Committed() < lost {
+		if step(); l.now-begin > minRTO {
+			t.Fatalf("committed %d, %d µs after %d was lost", w.Committed(), (l.now-begin)/1000, lost)
+		}
+	}
+	if took := l.now - begin; took > 3*rtt {
+		t.Errorf("a lost append took %d µs on a path of %d", took/1000, rtt/1000)
+	}
+	for range 40 { // past the time-out
+		step()
+	}
+	if tries != 5 {
+		t.Errorf("the lost append was sent %d times: three nodes, and two again", tries)
+	}
+	// Lost twice: the time-out is what remains.
+	lost, begin = w.Next(), l.now
+	again := Time(0)
+	l.deaf = func(node int, from LSN, now Time) bool {
+		if from != lost || node > 1 || now >= begin+minRTO/2 {
+			return false
+		}
+		if now > begin {
+			again = now
+		}
+		return true
+	}
+	for w.Committed() < lost && l.now < begin+10*minRTO {
+		step()
+	}
+	if w.Committed() < lost || again == 0 {
+		t.Errorf("committed %d; %d was sent again %d µs after it was lost", w.Committed(), lost, (again-begin)/1000)
+	}
+}
+
+// Records that come out of order by less than a quarter of a round trip are not taken for lost.
+func TestSlightReorderingIsNoLoss(t *testing.T) {
+	w := testWriter(t, 3, 2, func(c *WriterConfig) { c.Flights = 8 })
+	now := Time(0)
+	for x := LSN(1); x <= 20; x++ { // a round trip of a millisecond
+		appendN(t, w, now, 1, 100)
+		for inc := Incarnation(1); inc <= 3; inc++ {
+			w.HandleAck(now+Millisecond, okAck(inc, x, x))
+		}
+		now += 2 * Millisecond
+	}
+	appendN(t, w, now, 1, 100)
+	appendN(t, w, now+Millisecond/5, 1, 100)
+	w.TakeSends(nil)
+	w.HandleAck(now+Millisecond, okAck(1, 22, 22))
+	if s := w.TakeSends(nil); len(s) != 0 {
+		t.Errorf("sent again: %+v", s)
+	}
+	appendN(t, w, now+Millisecond, 1, 100)
+	w.TakeSends(nil)
+	w.HandleAck(now+2*Millisecond, okAck(1, 23, 23))
+	if s := w.TakeSends(nil); len(s) != 1 || s[0] != (Send{0, SendAppend, 21, 21}) {
+		t.Errorf("21 was passed by a record that was sent a round trip later; sent again: %+v", s)
+	}
+}

@@ -143,28 +143,62 @@ func (w *Writer) sendAgain(now Time, i int, x LSN, burst int) {
 		if x <= n.sent && now-s.sentAt < n.rto/2 {
 			break // in flight for the first time
 		}
-		// A batch goes whole or not at all.
-		first, last := x, x
-		for w.slot(first).inBatch && first > w.low {
-			first--
+		last, sent := w.sendUnit(i, x)
+		if sent {
+			n.resent = last
+			burst--
 		}
-		for w.slot(last).more && last < w.out.flown {
-			last++
+		x = last
+	}
+}
+
+// sendUnit sends node i the record or the batch that x is of, and returns its last LSN. A batch goes whole or not at all.
+func (w *Writer) sendUnit(i int, x LSN) (last LSN, sent bool) {
+	n, bit := &w.nodes[i], uint16(1)<<i
+	first := x
+	for w.slot(first).inBatch && first > w.low {
+		first--
+	}
+	for last = x; w.slot(last).more && last < w.out.flown; {
+		last++
+	}
+	if w.slot(first).inBatch {
+		n.lo = last + 1 // its head is forgotten: the rest must not travel alone
+		return last, false
+	}
+	for y := first; y <= last; y++ {
+		w.slot(y).again |= bit
+	}
+	w.outbox = append(w.outbox, Send{i, SendAppend, first, last})
+	n.sent = max(n.sent, last)
+	n.wmSent = w.clsn
+	return last, true
+}
+
+// sendPassed sends node i again what it has not acknowledged below an acknowledged record from, although it was sent a quarter of a
+// round trip before that: then the network has lost it, or its answer, and there is no need to wait for the time-out. Each record is
+// looked at once; if it is lost again the time-out remains. A path that overtakes itself by less than that is taken for no loss.
+func (w *Writer) sendPassed(now Time, i int, from LSN, sentAt Time) {
+	n, bit := &w.nodes[i], uint16(1)<<i
+	if n.refuses != StatusOK || !n.activated {
+		return
+	}
+	burst := resendBurst
+	for x := max(n.lo, n.passed+1); x < from && burst > 0; x++ {
+		s := w.slot(x)
+		if x > n.sent || s.sentAt+w.srtt/4 >= sentAt {
+			break
 		}
-		if w.slot(first).inBatch {
-			n.lo = last + 1 // its head is forgotten: the rest must not travel alone
-			x = last
+		n.passed = x
+		if (s.acks|s.again)&bit != 0 {
 			continue
 		}
-		for y := first; y <= last; y++ {
-			w.slot(y).again |= bit
+		last, sent := w.sendUnit(i, x)
+		if sent {
+			n.resendAt = now + n.rto
+			burst--
 		}
-		w.outbox = append(w.outbox, Send{i, SendAppend, first, last})
-		n.sent = max(n.sent, last)
-		n.resent = last
-		n.wmSent = w.clsn
-		x = last
-		burst--
+		n.passed, x = last, last
 	}
 }
 
