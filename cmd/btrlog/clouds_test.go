@@ -4,27 +4,88 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/btrlog/btrlog/objstore"
 )
 
 // On a server that somebody else wrote: three node processes, a bucket that is there and empty. Each test runs if the variable names
 // a store; make test-s3, test-gcs and test-azure start servers and set them.
-func TestNodesOnS3(t *testing.T)    { nodesOn(t, "BTRLOG_S3_NODES_URL") }
-func TestNodesOnGCS(t *testing.T)   { nodesOn(t, "BTRLOG_GCS_NODES_URL") }
-func TestNodesOnAzure(t *testing.T) { nodesOn(t, "BTRLOG_AZURE_NODES_URL") }
+func TestNodesOnS3(t *testing.T)    { nodesOn(t, named(t, "BTRLOG_S3_NODES_URL")) }
+func TestNodesOnGCS(t *testing.T)   { nodesOn(t, named(t, "BTRLOG_GCS_NODES_URL")) }
+func TestNodesOnAzure(t *testing.T) { nodesOn(t, named(t, "BTRLOG_AZURE_NODES_URL")) }
 
-// nodesOn runs the cluster on the store that the variable names: metadata and archive go through it, a node dies, a second writer takes
-// over, and every byte comes back through the objects.
-func nodesOn(t *testing.T, variable string) {
+func named(t *testing.T, variable string) string {
 	store := os.Getenv(variable)
 	if store == "" {
 		t.Logf("%s is not set: nodes run on a local directory in all other tests", variable)
+	}
+	return store
+}
+
+// TestNodesAtGoogleRates puts in front of the server what Google's does and it does not: one object is written once in a second, and
+// more is answered with 429. So it is at the self-test of a start, and when records of the cluster change quickly.
+func TestNodesAtGoogleRates(t *testing.T) {
+	store := named(t, "BTRLOG_GCS_NODES_URL")
+	if store == "" {
+		return
+	}
+	u, err := url.Parse(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := url.Parse(u.Query().Get("endpoint"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	written := map[string]time.Time{}
+	refused := 0
+	through := httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(server) }, ModifyResponse: func(resp *http.Response) error {
+		if name := resp.Request.URL.Query().Get("name"); resp.Request.Method == http.MethodPost && name != "" && resp.StatusCode == http.StatusOK {
+			mu.Lock()
+			written[name] = time.Now()
+			mu.Unlock()
+		}
+		return nil
+	}}
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		often := r.Method == http.MethodPost && time.Since(written[r.URL.Query().Get("name")]) < time.Second
+		if often {
+			refused++
+		}
+		mu.Unlock()
+		if often {
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		through.ServeHTTP(w, r)
+	}))
+	defer proxy.Close()
+	u.Path += "/slowly"
+	u.RawQuery = url.Values{"endpoint": {proxy.URL}}.Encode()
+	nodesOn(t, u.String())
+	if mu.Lock(); refused == 0 {
+		t.Error("nothing was refused, so nothing was tested")
+	}
+	t.Logf("%d writes were refused", refused)
+	mu.Unlock()
+}
+
+// nodesOn runs the cluster on a store: metadata and archive go through it, a node dies, a second writer takes over, and every byte comes back through the objects.
+func nodesOn(t *testing.T, store string) {
+	if store == "" {
 		return
 	}
 	s, err := objstore.Open(t.Context(), store)
