@@ -74,6 +74,9 @@ type Config struct {
 	// MaxDatagramBytes bounds the UDP packets that this client sends; zero takes what each path's MTU allows. Larger
 	// records travel over HTTP/2.
 	MaxDatagramBytes int
+	// TraceEvery is how many LSNs of a log apart the appends are of which a Writer notes where their time went (Writer.Traces), rounded up
+	// to a power of two; zero is 1024, which is the nodes' too, negative is none.
+	TraceEvery int
 	// Logger gets what an operator should know; nil is slog.Default.
 	Logger *slog.Logger
 }

@@ -251,6 +251,7 @@ func (w *Writer) resume(ctx context.Context, res *taken) error {
 		return err
 	}
 	w.peers, w.rec, w.result, w.times, w.reopening = peers, res.rec, res.result, res.times, false
+	w.tracer.now.lsn = 0
 	w.space.wakeFirst()
 	job := w.advance(now)
 	w.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/ring"
+	"github.com/btrlog/btrlog/internal/stagetrace"
 	"github.com/btrlog/btrlog/internal/wire"
 )
 
@@ -71,6 +72,7 @@ type Writer struct {
 
 	mode   mode
 	stamps stamps
+	tracer tracer
 }
 
 // writerPeer is one node of the ensemble, at the index that the machine uses.
@@ -118,6 +120,7 @@ func (c *Client) newWriter(ctx context.Context, name string, t *taken, o *Writer
 		drained: make(chan struct{})}
 	w.t = newTimer(w)
 	w.mode = modeOf(Durability(t.rec.Options.Durability))
+	w.tracer.every = stagetrace.Interval(c.cfg.TraceEvery)
 	w.ctx, w.cancel = context.WithCancel(c.ctx)
 	w.committed.Store(uint64(m.Committed()))
 	w.peers = w.connect(ctx, cfg.Ensemble)
@@ -240,6 +243,7 @@ func (w *Writer) appendLocked(rec []byte, recs [][]byte, since protocol.Time) (f
 		stamp.queued = now - since
 	}
 	w.stamps.add(w.m.Committed(), first, last, stamp)
+	w.tracer.begin(w.id, w.m.Epoch(), first, last, now, stamp.queued)
 	w.c.counters.appended[w.mode].Add(uint64(last - first + 1))
 	job = w.collect(now)
 	w.rearm()
@@ -293,6 +297,7 @@ func (w *Writer) collectRun(job *sendJob, now protocol.Time, i int) *sendJob {
 		w.c.log.Error("btrlog: cannot encode an append", "log", w.name, "from", uint64(s.From), "to", uint64(s.To), "error", err)
 		return job
 	}
+	w.tracer.send(s.From, s.To, now)
 	body := pk.w.Body()
 	size := pk.w.Len()
 	pk.buf = pk.w.Finish()[:0]
@@ -382,6 +387,7 @@ func (w *Writer) onAck(now protocol.Time, h wire.Header, a *protocol.Ack) {
 	if Epoch(a.Epoch) == Epoch(w.m.Epoch()) {
 		w.c.counters.refusal(a.Status)
 	}
+	w.tracer.ack(a, h.Incarnation, now)
 	w.m.HandleAck(now, a)
 }
 
@@ -414,6 +420,7 @@ func (w *Writer) advance(now protocol.Time) *sendJob {
 	}
 	if c := uint64(w.m.Committed()); c > w.committed.Load() {
 		w.countCommit(now, protocol.LSN(w.committed.Load()), protocol.LSN(c))
+		w.tracer.commit(protocol.LSN(c), now)
 		w.committed.Store(c)
 		w.syncs.release(LSN(c))
 		w.space.wakeFirst()

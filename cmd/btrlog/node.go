@@ -74,6 +74,7 @@ func nodeCommand() *cobra.Command {
 	f.DurationVar(&o.cfg.PackEvery, "pack-every", 40*time.Second, "at most how often the short tails that are due of all logs are archived, in one object together; negative: an object for each")
 	f.StringVar(&o.engine, "engine", string(ring.Auto), "how shards talk to the kernel: plain (system calls), uring (io_uring, Linux 6.1 or later; plain where it is not allowed), auto (what was measured best: plain)")
 	f.DurationVar(&o.cfg.Spin, "spin", 0, "for how long an idle shard looks for datagrams before it sleeps, at most 10ms; it keeps a processor per shard busy")
+	f.IntVar(&o.cfg.TraceEvery, "trace-every", 0, "how many LSNs of a log apart the appends are of which the node notes where their time went; 0 is 1024, negative is none")
 	f.StringVar(&o.pin, "pin-cpus", "", "processors of the shards' threads, such as 2,3: the first shard on the first one, and so on (default: not pinned)")
 	f.DurationVar(&o.cfg.StartTimeout, "start-timeout", 30*time.Second, "longest wait for the object store at the start")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the node does, not only warnings, on standard error")

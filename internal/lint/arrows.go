@@ -21,7 +21,7 @@ type Row struct {
 
 // Table is the package table of docs/ARCHITECTURE.md. Arrows point down only.
 var Table = []Row{
-	{Dir: ".", May: []string{"internal/protocol", "internal/wire", "internal/ring", "internal/meta", "internal/archive", "internal/sparselog", "internal/storecount", "metrics", "objstore"},
+	{Dir: ".", May: []string{"internal/protocol", "internal/wire", "internal/ring", "internal/meta", "internal/archive", "internal/sparselog", "internal/stagetrace", "internal/storecount", "metrics", "objstore"},
 		Why: "the client must stay light for the databases that embed it: neither engine nor node; talk to nodes by internal/wire"},
 	{Dir: "lst", Tests: true, Std: []string{"net"},
 		Why: "the engine is embedded alone, it knows nothing of replication; pass what it needs as an argument or an option"},
@@ -32,6 +32,8 @@ var Table = []Row{
 	{Dir: "internal/storecount", May: []string{"metrics", "objstore"},
 		Why: "it counts requests to any store for any user"},
 	{Dir: "internal/sparselog", Tests: true, Why: "it writes fewer lines to a log, whatever they say"},
+	{Dir: "internal/stagetrace", Tests: true, May: []string{"internal/protocol"}, Std: []string{"net", "os", "time"},
+		Why: "it picks by numbers alone, so that writers and nodes pick the same"},
 	{Dir: "internal/cost", Tests: true, Std: []string{"net", "os"}, Why: "it calculates with what it is given"},
 	{Dir: "internal/protocol", Tests: true,
 		Why: "the protocol is a pure state machine that the node, the simulator and the explorer drive alike; return an output instead"},

@@ -92,6 +92,10 @@ type Config struct {
 	// its processor although another one is free. Default: where the system puts them.
 	PinCPUs []int
 
+	// TraceEvery is how many LSNs of a log apart the appends are of which the node notes where their time went (TracesPath), rounded up
+	// to a power of two. Default stagetrace.Every, which is the writers' too; negative: none.
+	TraceEvery int
+
 	// Log is where the node says what happens; default: nowhere.
 	Log *slog.Logger
 	// Observer, if not nil, is told of every batch.

@@ -28,6 +28,8 @@ const (
 	HealthPath  = "/healthz"
 	ReadyPath   = "/readyz"
 	MetricsPath = "/metrics"
+	// TracesPath answers GET with the latest traces of appends (stagetrace.Node), a JSON array.
+	TracesPath = "/btrlog/v1/traces"
 	// IdentityPath is where a node says who it is.
 	IdentityPath = identityPath
 )
@@ -81,6 +83,7 @@ func (n *Node) serve() {
 	mux.HandleFunc("GET "+HealthPath, n.serveHealth)
 	mux.HandleFunc("GET "+ReadyPath, n.serveReady)
 	mux.HandleFunc("GET "+MetricsPath, n.serveMetrics)
+	mux.HandleFunc("GET "+TracesPath, n.whenServing(n.serveTraces))
 	// The store needs no shard, and an answer that is not the store's own would leave writes of clients unknown.
 	mux.Handle(httpstore.Path, httpstore.Handler(n.requests.proxy.Wrap(n.cfg.Store), n.cfg.Root, httpstore.HandlerOptions{}))
 	var p http.Protocols

@@ -36,6 +36,7 @@ import (
 	"github.com/btrlog/btrlog/internal/ring"
 	"github.com/btrlog/btrlog/internal/shard"
 	"github.com/btrlog/btrlog/internal/sparselog"
+	"github.com/btrlog/btrlog/internal/stagetrace"
 	"github.com/btrlog/btrlog/internal/wire"
 	"github.com/btrlog/btrlog/lst"
 )
@@ -317,6 +318,7 @@ func (n *Node) joinCluster(ctx context.Context) error {
 func (n *Node) makeThreads() {
 	for i := range max(n.cfg.Shards, n.dir.id.Shards) {
 		t := &thread{n: n, index: i, parked: make(map[protocol.LogID][]parkedRead), maxBatch: int(min(maxBatchBytes, n.cfg.SegmentBytes/4))}
+		t.tracer.every = stagetrace.Interval(n.cfg.TraceEvery)
 		t.inbox.maxItems, t.inbox.maxBytes = n.cfg.InboxMessages, n.cfg.InboxBytes
 		t.plan.init()
 		n.threads = append(n.threads, t)

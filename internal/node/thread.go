@@ -69,6 +69,7 @@ type thread struct {
 	stepped               uint64 // messages when shrink looked last
 	counters              counters
 	tally                 tally
+	tracer                tracer
 }
 
 // origin is where the answer to a message goes: a socket or an HTTP request. Its index plus one is the machine's Peer.
@@ -238,6 +239,9 @@ func (t *thread) forward(owner int, to ring.Addr) {
 func (t *thread) step(now protocol.Time, m protocol.Message, from origin) {
 	t.counters.messages.Add(1)
 	t.tally.stepped(m)
+	if a, ok := m.(*protocol.Append); ok {
+		t.trace(a)
+	}
 	t.origins = append(t.origins, from)
 	t.core.Step(now, protocol.Peer(len(t.origins)), m)
 }
@@ -357,7 +361,11 @@ func (t *thread) commit(turn protocol.Time, messages int) error {
 	if t.tally.appends > 0 {
 		// A batch that wrote nothing, such as one of records that are held already, made no difference of durability.
 		forced := after.Commits == before.Commits || after.ForcedCommits > before.ForcedCommits
-		t.tally.times(forced, time.Duration(now-turn), written, time.Since(began)-written)
+		apply, reply := time.Duration(now-turn), time.Since(began)-written
+		if t.tracer.lsn != 0 {
+			t.tracer.done(t.tally.appends, now, written, reply)
+		}
+		t.tally.times(forced, apply, written, reply)
 	}
 	return err
 }
