@@ -247,8 +247,12 @@ func (t *thread) admit(now protocol.Time, m protocol.Message, to ring.Addr) {
 		}
 		return
 	}
-	if a, ok := m.(*protocol.Append); ok {
+	switch a := m.(type) { // these two are in memory that the next datagram is read into
+	case *protocol.Append:
 		m = t.backlog.copyOf(a)
+	case *protocol.Watermark:
+		c := *a
+		m = &c
 	}
 	t.backlog.push(log, item{msg: m, size: size, from: to, copied: true})
 }

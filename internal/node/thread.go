@@ -54,6 +54,7 @@ type thread struct {
 	// The thread's own.
 	reader  wire.Reader
 	app     protocol.Append
+	push    protocol.Watermark
 	in      contents
 	shares  shares
 	backlog backlog
@@ -189,13 +190,21 @@ func (t *thread) packet(now protocol.Time, p *ring.Packet) {
 			t.forward(owner, to)
 			continue
 		}
-		if r.Kind() == wire.KindAppend {
+		switch r.Kind() {
+		case wire.KindAppend:
 			// The record's bytes are copied once, from the datagram into the commit.
 			if err := r.Append(&t.app); err != nil {
 				t.counters.badPackets.Add(1)
 				continue
 			}
 			t.admit(now, &t.app, to)
+			continue
+		case wire.KindWatermark: // one for each record of a log that gets one now and then
+			if err := r.Watermark(&t.push); err != nil {
+				t.counters.badPackets.Add(1)
+				continue
+			}
+			t.admit(now, &t.push, to)
 			continue
 		}
 		m, err := r.Message()

@@ -181,18 +181,35 @@ func (d *decoder) activate(m *protocol.Activate, lost bool) {
 	}
 }
 
-// message decodes the kinds that are not on the hot path.
-func (d *decoder) message(r *Reader) protocol.Message {
-	log, epoch, inc, sub, status, count := r.Log(), r.Epoch(), r.h.Incarnation, r.msg[1], protocol.Status(r.msg[2]), r.count()
+// header checks that what the kind has no use for is zero; lost says that ranges follow.
+func (d *decoder) header(r *Reader) (lost bool) {
+	sub, status, count := r.msg[1], r.msg[2], r.count()
 	isReply := d.kind == KindOpenReply || d.kind == KindFetchReply || d.kind == KindReadReply
 	hasRecords := d.kind == KindFetchReply || d.kind == KindReadReply
-	lost := d.kind == KindActivate && sub == activateLost
+	lost = d.kind == KindActivate && sub == activateLost
 	if sub != 0 && !lost || (status != 0 && !isReply) || (count != 0 && !hasRecords) {
-		d.fail("header", "sub-kind %d, status %d, count %d", sub, uint8(status), count)
+		d.fail("header", "sub-kind %d, status %d, count %d", sub, status, count)
 	}
-	if epoch != 0 && (d.kind == KindRead || d.kind == KindReadReply) {
-		d.fail("epoch", "%d, must be zero", epoch)
+	if r.Epoch() != 0 && (d.kind == KindRead || d.kind == KindReadReply) {
+		d.fail("epoch", "%d, must be zero", r.Epoch())
 	}
+	return lost
+}
+
+func (d *decoder) watermark(r *Reader, m *protocol.Watermark) {
+	d.header(r)
+	*m = protocol.Watermark{Log: r.Log(), Epoch: r.Epoch(), Incarnation: r.h.Incarnation, CLSN: d.lsn("clsn"), Sealed: d.lsn("sealed")}
+}
+
+// message decodes the kinds that are not on the hot path.
+func (d *decoder) message(r *Reader) protocol.Message {
+	if d.kind == KindWatermark {
+		m := new(protocol.Watermark)
+		d.watermark(r, m)
+		return m
+	}
+	log, epoch, inc, status, count := r.Log(), r.Epoch(), r.h.Incarnation, protocol.Status(r.msg[2]), r.count()
+	lost := d.header(r)
 	switch d.kind {
 	case KindOpen:
 		return &protocol.Open{Log: log, Epoch: epoch, Req: d.u64("req"), Name: d.name()}
@@ -211,8 +228,6 @@ func (d *decoder) message(r *Reader) protocol.Message {
 		m := &protocol.Activate{Log: log, Epoch: epoch, Incarnation: inc, Start: d.lsn("start"), B: d.lsn("b")}
 		d.activate(m, lost)
 		return m
-	case KindWatermark:
-		return &protocol.Watermark{Log: log, Epoch: epoch, Incarnation: inc, CLSN: d.lsn("clsn"), Sealed: d.lsn("sealed")}
 	case KindRead:
 		return &protocol.Read{Log: log, Req: d.u64("req"), From: d.lsn("from"), To: d.lsn("to"), WaitAbove: d.lsn("wait above"),
 			MaxBytes: d.maxBytes(), Raw: d.yes("raw")}

@@ -159,6 +159,19 @@ func (r *Reader) Ack(a *protocol.Ack) error {
 	return checkAck(a)
 }
 
+// Watermark decodes the current message into m.
+func (r *Reader) Watermark(m *protocol.Watermark) error {
+	if r.Kind() != KindWatermark {
+		return badField(r.Kind(), "kind", "read as a watermark")
+	}
+	d := decoder{kind: KindWatermark, body: r.msg[MessageHeaderBytes:]}
+	d.watermark(r, m)
+	if d.err == nil && len(d.body) != 0 {
+		d.fail("body length", "%d bytes behind the last field", len(d.body))
+	}
+	return d.err
+}
+
 // Message decodes the current message, whatever its kind. The result owns its memory.
 func (r *Reader) Message() (protocol.Message, error) {
 	switch r.Kind() {

@@ -342,18 +342,20 @@ func TestWriterRefusesWhatNobodyWouldRead(t *testing.T) {
 
 func TestHotPathDoesNotAllocate(t *testing.T) {
 	a, ack := samples()[2].(*protocol.Append), samples()[3].(*protocol.Ack)
+	push := &protocol.Watermark{Log: a.Log, Epoch: a.Epoch, Incarnation: a.Incarnation, CLSN: 7, Sealed: 5}
 	var (
 		w    Writer
 		r    Reader
 		gotA protocol.Append
 		gotK protocol.Ack
+		gotW protocol.Watermark
 		head [HeaderBytes]byte
 		err  error
 		buf  = make([]byte, MaxDatagramBytes)
 	)
 	n := testing.AllocsPerRun(100, func() {
 		w.Reset(buf, MaxDatagramBytes, testCluster, 0)
-		err = errors.Join(w.Append(a), w.Append(a), w.Ack(ack), w.Ack(ack))
+		err = errors.Join(w.Append(a), w.Append(a), w.Message(push), w.Ack(ack), w.Ack(ack))
 		head = w.Head(ack.Incarnation)
 		packet := w.Finish()
 		if e := r.Reset(packet, testCluster); e != nil {
@@ -366,6 +368,8 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 				e = r.Append(&gotA)
 			case KindAck:
 				e = r.Ack(&gotK)
+			case KindWatermark:
+				e = r.Watermark(&gotW)
 			}
 			if e != nil {
 				err = e
@@ -378,7 +382,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	if n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if !reflect.DeepEqual(&gotA, a) || gotK != *ack || !bytes.Equal(head[:], w.Finish()[:HeaderBytes]) {
+	if !reflect.DeepEqual(&gotA, a) || gotK != *ack || gotW != *push || !bytes.Equal(head[:], w.Finish()[:HeaderBytes]) {
 		t.Errorf("got %+v and %+v", gotA, gotK)
 	}
 	if &gotA.Block[0] != &buf[HeaderBytes+2*(MessageHeaderBytes+appendBody)+len(a.Block)] {
