@@ -35,12 +35,16 @@ type Writer struct {
 	name string
 	id   protocol.LogID
 	t    timer
+	full error // of TryAppend: whoever offers too much must not be given more to collect
 
 	ctx    context.Context // ends when the writer does
 	cancel context.CancelFunc
 	done   chan struct{}
 
 	committed atomic.Uint64
+	// noRoom: no LSN was free when somebody looked, and nothing was committed since. A flood of appends that are refused must not keep
+	// the lock from those who make room.
+	noRoom atomic.Bool
 
 	reopen sync.Mutex // one Reopen at a time
 
@@ -119,6 +123,7 @@ func (c *Client) newWriter(ctx context.Context, name string, t *taken, o *Writer
 	w := &Writer{c: c, name: name, id: cfg.Log, m: m, rec: t.rec, owner: t.rec.Owner(), result: t.result, times: t.times, armed: never, expire: never, done: make(chan struct{}),
 		drained: make(chan struct{})}
 	w.t = newTimer(w)
+	w.full = w.refused("append", errNoRoom)
 	w.mode = modeOf(Durability(t.rec.Options.Durability))
 	w.tracer.every = stagetrace.Interval(c.cfg.TraceEvery)
 	w.ctx, w.cancel = context.WithCancel(c.ctx)
@@ -179,10 +184,17 @@ func (w *Writer) Append(ctx context.Context, rec []byte) (LSN, error) {
 	return LSN(last), nil
 }
 
-// TryAppend is Append that never waits: ErrWindowFull if there is no space. Definite, as all errors of Append.
+// TryAppend is Append that never waits: ErrWindowFull if there is no space. Definite, as all errors of Append. Being refused costs
+// little: the error is the same one each time, and not to be changed.
 func (w *Writer) TryAppend(rec []byte) (LSN, error) {
+	if w.noRoom.Load() {
+		return 0, w.full
+	}
 	_, last, err := w.append(rec, nil)
-	if err != nil {
+	switch {
+	case err == errNoRoom:
+		return 0, w.full
+	case err != nil:
 		return 0, w.refused("append", err)
 	}
 	return LSN(last), nil
@@ -212,6 +224,9 @@ var errNoRoom = protocol.ErrWindowFull
 func (w *Writer) append(rec []byte, recs [][]byte) (first, last protocol.LSN, err error) {
 	w.mu.Lock()
 	first, last, job, err := w.appendLocked(rec, recs, 0)
+	if err == errNoRoom && w.m.Full() {
+		w.noRoom.Store(true)
+	}
 	w.mu.Unlock()
 	w.c.transmit(job)
 	return first, last, err
@@ -422,6 +437,7 @@ func (w *Writer) advance(now protocol.Time) *sendJob {
 		w.countCommit(now, protocol.LSN(w.committed.Load()), protocol.LSN(c))
 		w.tracer.commit(protocol.LSN(c), now)
 		w.committed.Store(c)
+		w.noRoom.Store(false)
 		w.syncs.release(LSN(c))
 		w.space.wakeFirst()
 		w.callbacks.notify()
@@ -462,6 +478,7 @@ func (w *Writer) end(e *Error) {
 		return
 	}
 	w.err = e
+	w.noRoom.Store(false) // whoever comes is told e
 	w.c.countEnd(e)
 	w.stamps = stamps{}
 	w.syncs.fail()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -45,6 +46,7 @@ type nodeFlags struct {
 	segment byteSize
 	budget  byteSize
 	memory  byteSize
+	gc      int
 	verbose bool
 	json    bool
 }
@@ -76,12 +78,24 @@ func nodeCommand() *cobra.Command {
 	f.DurationVar(&o.cfg.Spin, "spin", 0, "for how long an idle shard looks for datagrams before it sleeps, at most 10ms; it keeps a processor per shard busy")
 	f.IntVar(&o.cfg.TraceEvery, "trace-every", 0, "how many LSNs of a log apart the appends are of which the node notes where their time went; 0 is 1024, negative is none")
 	f.StringVar(&o.pin, "pin-cpus", "", "processors of the shards' threads, such as 2,3: the first shard on the first one, and so on (default: not pinned)")
+	f.IntVar(&o.gc, "gc-percent", defaultGCPercent, "garbage that is let grow before it is collected, in percent of what is in use; GOGC, if set, goes before this default, and GOMEMLIMIT bounds both")
 	f.DurationVar(&o.cfg.StartTimeout, "start-timeout", 30*time.Second, "longest wait for the object store at the start")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the node does, not only warnings, on standard error")
 	configurable(f, "node", "store", "root")
 	jsonFlag(cmd, &o.json, "the line that says that the node is ready as a JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd) }
 	return cmd
+}
+
+// defaultGCPercent trades memory for collections. An append leaves no garbage behind, so what there is comes from heartbeats, archiving and
+// questions, and what is in use is small; twice the language's default halves how often a shard is stopped, for some tens of megabytes.
+const defaultGCPercent = 200
+
+// setGC sets when garbage is collected: as the flag says, or else as the environment does.
+func (o *nodeFlags) setGC(cmd *cobra.Command) {
+	if _, set := os.LookupEnv("GOGC"); !set || cmd.Flags().Changed("gc-percent") {
+		debug.SetGCPercent(o.gc)
+	}
 }
 
 func storageFlags(cmd *cobra.Command, buffered *bool, segment *byteSize) {
@@ -113,6 +127,7 @@ func (o *nodeFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	if err := o.check(); err != nil {
 		return err
 	}
+	o.setGC(cmd)
 	store, err := objstore.Open(ctx, o.store)
 	if err != nil {
 		return interrupted(ctx, err)
@@ -161,6 +176,9 @@ func (o *nodeFlags) check() error {
 	}
 	if o.cfg.Spin < 0 || o.cfg.Spin > 10*time.Millisecond {
 		return usagef("--spin is %v; 0 to 10ms are allowed", o.cfg.Spin)
+	}
+	if o.gc < 10 {
+		return usagef("--gc-percent is %d; at least 10 are needed", o.gc)
 	}
 	if o.cfg.PinCPUs, err = parseCPUs(o.pin); err != nil {
 		return usagef("--pin-cpus: %w", err)

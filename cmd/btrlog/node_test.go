@@ -141,6 +141,7 @@ func TestNodeRefusals(t *testing.T) {
 	bad(t, node("--id", "other", "--dir", other, "--store", "file:///dev/null/store"), 1, "/dev/null/store")
 	bad(t, node("--id", "other", "--dir", "/dev/null/other", "--store", store), 1, "/dev/null/other")
 	bad(t, node("--id", "other", "--dir", other, "--store", store, "--listen", "0.0.0.0:0"), 2, "--advertise must say")
+	bad(t, node("--id", "other", "--dir", other, "--store", store, "--gc-percent", "0"), 2, "--gc-percent is 0")
 	bad(t, node("--id", "other", "--dir", other, "--store", store, "--shards", "2", "--disk-budget", "64MiB"), 2, "--disk-budget is 64MiB", "at least 384MiB are needed", "--segment-file")
 
 	// After all the refusals both directories still serve.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"runtime/metrics"
 	"strconv"
 	"strings"
@@ -79,6 +80,9 @@ var (
 
 	mRSS        = gauge("process_resident_memory_bytes", "bytes", "Resident memory of the process.")
 	mHeap       = gauge("go_memstats_heap_inuse_bytes", "bytes", "Bytes of heap objects.")
+	mGCs        = counter("btrlog_node_gc_cycles_total", "cycles", "Garbage collections of the process.")
+	mGCPauses   = counter("btrlog_node_gc_pause_seconds_total", "seconds", "Time for which garbage collections have stopped the whole process, shards included.")
+	mGCLongest  = gauge("btrlog_node_gc_pause_longest_seconds", "seconds", "Longest pause of the last 256 garbage collections.")
 	mGoroutines = gauge("go_goroutines", "goroutines", "Goroutines.")
 )
 
@@ -86,7 +90,7 @@ var (
 var Descs = append([]*ours.Desc{mInfo, mUp, mLive, mRdy, mShrd, mRequests, mRefusals, mAppend, mRecords, mRecordBytes, mCommits, mPromises, mFencings, mActivations,
 	mLogs, mHeld, mUncommitted, mLag, mUnarchived, mUnarchBytes, mFlushLag, mInbox, mInboxBytes, mWaiting, mParked, mFlushQueue, mFlushDue, mFlushes, mCollected, mPacks, mHTTP, mHTTPBytes,
 	mHTTPTotal, mBudget, mMemory, mUsed, mFiles, mReclaimable, mPayload, mStreams, mSpare, mFull, mFullChanges, mWritten, mSyncs, mSnapshots, mDropped, mDatagrams, mCalls, mSubmitted, mPerAppend, mForwarded, mLost,
-	mRSS, mHeap, mGoroutines}, storecount.Descs...)
+	mRSS, mHeap, mGCs, mGCPauses, mGCLongest, mGoroutines}, storecount.Descs...)
 
 func gauge(name, unit, help string, labels ...string) *ours.Desc {
 	return &ours.Desc{Name: name, Kind: ours.Gauge, Unit: unit, Help: help, Labels: labels}
@@ -267,6 +271,15 @@ func (n *Node) collectProcess(l *ours.List) {
 	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(heap)
 	l.Add(mHeap, float64(heap[0].Value.Uint64()))
+	var gc debug.GCStats
+	debug.ReadGCStats(&gc) // stops nobody
+	l.Add(mGCs, float64(gc.NumGC))
+	l.Add(mGCPauses, gc.PauseTotal.Seconds())
+	longest := time.Duration(0)
+	for _, p := range gc.Pause {
+		longest = max(longest, p)
+	}
+	l.Add(mGCLongest, longest.Seconds())
 	l.Add(mGoroutines, float64(runtime.NumGoroutine()))
 	l.Add(mRSS, float64(residentBytes()))
 }

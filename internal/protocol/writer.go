@@ -216,6 +216,9 @@ func (w *Writer) WatermarkLag() (lag LSN) {
 	return lag
 }
 
+// Full reports whether no LSN can be given out before another is committed.
+func (w *Writer) Full() bool { return w.next-1-w.clsn >= LSN(w.cfg.Settings.Window) }
+
 // Retained returns how many records the writer holds in memory, and their bytes.
 func (w *Writer) Retained() (records, bytes int) { return int(w.next - w.low), w.unack + w.kept }
 

@@ -99,6 +99,59 @@ func testSpin(t *testing.T) {
 	}
 }
 
+// TestSpinDoesNotSleep: what comes while a loop spins is answered without a wait that the kernel ends.
+func TestSpinDoesNotSleep(t *testing.T) { eachEngine(t, testSpinDoesNotSleep) }
+
+func testSpinDoesNotSleep(t *testing.T) {
+	a := listen(t, "127.0.0.1:0", Config{})
+	sleeps := func(spin time.Duration, wait func(Loop)) uint64 {
+		s := listen(t, "127.0.0.1:0", Config{Spin: spin})
+		before := s.Stats().Sleeps
+		wait(s)
+		return s.Stats().Sleeps - before
+	}
+	nothing := func(s Loop) {
+		if ev, err := s.Wait(2 * time.Millisecond); ev != 0 || err != nil {
+			t.Fatalf("%v, %v", ev, err)
+		}
+	}
+	if n := sleeps(0, nothing); n != 1 {
+		t.Errorf("a loop that does not spin has slept %d times", n)
+	}
+	if n := sleeps(time.Millisecond, nothing); n != 1 {
+		t.Errorf("a loop that has spun in vain has slept %d times", n)
+	}
+	const n = 50
+	if got := sleeps(patience, func(s Loop) {
+		b := a.NewBatch(1)
+		for range n {
+			done := make(chan error)
+			go func() {
+				b.Add(s.LocalAddr(), []byte("x"))
+				_, err := a.SendBatch(b)
+				done <- err
+			}()
+			for {
+				ev, err := s.Wait(patience)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ev&Readable != 0 {
+					break
+				}
+			}
+			if _, err := s.Recv(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+	}); got != 0 {
+		t.Errorf("a loop that spins has slept %d times for %d datagrams", got, n)
+	}
+}
+
 // TestCallsPerAnswer: a datagram that is answered costs one call into the ring, or three plain ones.
 func TestCallsPerAnswer(t *testing.T) { eachEngine(t, testCallsPerAnswer) }
 

@@ -148,6 +148,7 @@ type Stats struct {
 	// System calls: into the ring, which do the work of all the others, and by kind; of sends, also those of SendBatch. A write
 	// that went through the ring counts in WriteCalls although it is no call of its own.
 	Enters, ReceiveCalls, SendCalls, WriteCalls, PollCalls uint64
+	Sleeps                                                 uint64 // waits that were left to the kernel, which may have taken the thread off its processor
 	Submissions                                            uint64 // operations that the ring was given
 	RecvBuffer, SendBuffer                                 int    // bytes granted by the kernel, its own bookkeeping included
 }

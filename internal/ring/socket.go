@@ -65,7 +65,7 @@ type Socket struct {
 	received, receivedBytes, truncated, recvErrors  atomic.Uint64
 	sent, sentBytes, sendDropped, sendFailed, wakes atomic.Uint64
 	sendErrno                                       atomic.Uint32
-	submissions                                     atomic.Uint64
+	submissions, sleeps                             atomic.Uint64
 	enters, recvCalls, sendCalls, writeCalls, polls atomic.Uint64
 	spin                                            time.Duration
 	rcvbuf, sndbuf                                  int
@@ -248,6 +248,7 @@ func (s *Socket) pollFor(timeout time.Duration) (int, syscall.Errno) {
 	call := syscall.RawSyscall6
 	if timeout > 0 {
 		call = syscall.Syscall6
+		s.sleeps.Add(1)
 	}
 	n, _, e := call(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&s.poll)), 2, uintptr(unsafe.Pointer(&s.timeout)), 0, 0, 0)
 	return int(n), e
@@ -370,7 +371,7 @@ func (s *Socket) Stats() Stats {
 	st := Stats{
 		Received: s.received.Load(), ReceivedBytes: s.receivedBytes.Load(), Truncated: s.truncated.Load(), ReceiveErrors: s.recvErrors.Load(),
 		Sent: s.sent.Load(), SentBytes: s.sentBytes.Load(), SendDropped: s.sendDropped.Load(), SendFailed: s.sendFailed.Load(),
-		Enters: s.enters.Load(), ReceiveCalls: s.recvCalls.Load(), SendCalls: s.sendCalls.Load(), WriteCalls: s.writeCalls.Load(), PollCalls: s.polls.Load(), Submissions: s.submissions.Load(),
+		Enters: s.enters.Load(), ReceiveCalls: s.recvCalls.Load(), SendCalls: s.sendCalls.Load(), WriteCalls: s.writeCalls.Load(), PollCalls: s.polls.Load(), Submissions: s.submissions.Load(), Sleeps: s.sleeps.Load(),
 		Wakes: s.wakes.Load(), RecvBuffer: s.rcvbuf, SendBuffer: s.sndbuf,
 	}
 	if e := s.sendErrno.Load(); e != 0 {

@@ -194,6 +194,9 @@ func (u *Uring) call(timeout time.Duration) error {
 	}
 	u.enters.Add(1)
 	u.submissions.Add(uint64(u.q.pending()))
+	if timeout > 0 {
+		u.sleeps.Add(1)
+	}
 	e := u.q.enter(timeout)
 	for u.q.pending() > 0 && (e == 0 || e == syscall.EINTR || e == syscall.EAGAIN || e == syscall.EBUSY || e == syscall.ETIME) {
 		u.q.reap(u.handle)
@@ -281,7 +284,7 @@ func (u *Uring) Wait(timeout time.Duration) (Event, error) {
 		}
 		for began := time.Now(); u.pendingEvents() == 0 && !u.q.ready() && time.Since(began) < u.spin; {
 		}
-		if u.pendingEvents() != 0 {
+		if u.pendingEvents() != 0 || u.q.ready() {
 			timeout = 0
 		}
 	}

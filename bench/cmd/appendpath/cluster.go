@@ -8,19 +8,23 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 // cluster is three node processes on one store, and the client processes that use it.
 type cluster struct {
 	dir, store string
-	nodes      []int // process ids
+	nodes      []int    // process ids
+	addresses  []string // of the nodes' HTTP ports
 	relays     []*relay
 	clients    []*process
 	stops      []func()
@@ -57,7 +61,11 @@ func startCluster(ctx context.Context, parent, binary string, relayed bool, flag
 		if err != nil {
 			return nil, errors.Join(err, c.stop())
 		}
-		c.nodes = append(c.nodes, p.cmd.Process.Pid)
+		var ready struct{ Address string }
+		if err := json.Unmarshal([]byte(p.ready), &ready); err != nil {
+			return nil, errors.Join(fmt.Errorf("node %s: %w", id, err), c.stop())
+		}
+		c.nodes, c.addresses = append(c.nodes, p.cmd.Process.Pid), append(c.addresses, ready.Address)
 		c.stops = append(c.stops, p.stop)
 	}
 	return c, nil
@@ -95,6 +103,70 @@ func (c *cluster) processor() (sum time.Duration) {
 	return sum
 }
 
+// collections are the garbage collections of all nodes since they started, and the longest pause of one of their latest.
+func (c *cluster) collections() (cycles float64, longest time.Duration, err error) {
+	for _, a := range c.addresses {
+		resp, err := http.Get("http://" + a + "/metrics")
+		if err != nil {
+			return 0, 0, err
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			return 0, 0, err
+		}
+		for line := range strings.Lines(string(text)) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+			v, _ := strconv.ParseFloat(value, 64)
+			switch name {
+			case "btrlog_node_gc_cycles_total":
+				cycles += v
+			case "btrlog_node_gc_pause_longest_seconds":
+				longest = max(longest, time.Duration(v*1e9))
+			}
+		}
+	}
+	return cycles, longest, nil
+}
+
+// pin lets all threads of a process, and those that it will make, run on one processor only.
+func pin(pid, cpu int) error {
+	var mask [16]uint64
+	mask[cpu/64] = 1 << (cpu % 64)
+	for range 2 { // the second time for a thread that was made during the first
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		if err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			id, err := strconv.Atoi(filepath.Base(t))
+			if err != nil {
+				return err
+			}
+			_, _, e := syscall.RawSyscall(syscall.SYS_SCHED_SETAFFINITY, uintptr(id), unsafe.Sizeof(mask), uintptr(unsafe.Pointer(&mask)))
+			if e != 0 && e != syscall.ESRCH {
+				return os.NewSyscallError("sched_setaffinity", e)
+			}
+		}
+	}
+	return nil
+}
+
+// apart gives the client one processor and the nodes another, so that a client that offers too much cannot take theirs.
+func (c *cluster) apart() error {
+	if runtime.NumCPU() < 2 {
+		return errors.New("two processors are needed")
+	}
+	var errs []error
+	for _, p := range c.clients {
+		errs = append(errs, pin(p.cmd.Process.Pid, 0))
+	}
+	for _, pid := range c.nodes {
+		errs = append(errs, pin(pid, 1))
+	}
+	return errors.Join(errs...)
+}
+
 // freePort is a port that is free for UDP and TCP on 127.0.0.1 now.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -111,6 +183,8 @@ type process struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
+
+	ready string // its first line
 }
 
 func startProcess(ctx context.Context, name string, args ...string) (*process, error) {
@@ -122,8 +196,9 @@ func startProcess(ctx context.Context, name string, args ...string) (*process, e
 	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
 		return nil, err
 	}
-	p := &process{cmd, in, bufio.NewReader(out)}
-	if _, err := p.out.ReadString('\n'); err != nil {
+	p := &process{cmd: cmd, in: in, out: bufio.NewReader(out)}
+	var err error
+	if p.ready, err = p.out.ReadString('\n'); err != nil {
 		p.stop()
 		return nil, fmt.Errorf("%s %s ended before it was ready", name, strings.Join(args, " "))
 	}

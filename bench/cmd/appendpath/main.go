@@ -223,6 +223,9 @@ func measureOverload(ctx context.Context, o *options) error {
 	if _, err := p.order(order{Do: "open", Log: "wal", Count: 1, Window: o.window}); err != nil {
 		return err
 	}
+	if err := c.apart(); err != nil {
+		return err
+	}
 	window := o.window
 	if window == 0 {
 		window = 1024 // LogOptions.Window
@@ -242,7 +245,7 @@ func measureOverload(ctx context.Context, o *options) error {
 	if err := o.turns(c, []*series{full, over}); err != nil {
 		return err
 	}
-	table("window of "+fmt.Sprint(window), []*series{full, over})
+	table(fmt.Sprintf("window of %d; the client on one processor, the nodes on another", window), []*series{full, over})
 	worth := over.median(func(a *answer) float64 { return float64(window) / (float64(a.Committed) / a.Seconds) * 1e6 })
 	fmt.Printf("refused at once: %.0f %% of what was offered; a full window is worth %.0f µs at the rate of the overload, p99 is %.2f times that\n",
 		100*over.median(func(a *answer) float64 { return float64(a.Refused) / float64(max(1, a.Offered)) }), worth, over.median(p99)/worth)

@@ -18,6 +18,15 @@ type series struct {
 
 // turns runs the blocks, one of each series after another; the first of each warms up.
 func (o *options) turns(c *cluster, ss []*series) error {
+	cycles, _, err := c.collections()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if now, longest, err := c.collections(); err == nil {
+			fmt.Printf("nodes: %.0f garbage collections in these blocks, longest pause so far %v\n", now-cycles, longest.Round(time.Microsecond))
+		}
+	}()
 	for turn := range o.blocks + 1 {
 		for _, s := range ss {
 			before := c.processor()
