@@ -38,6 +38,9 @@ type order struct {
 	Rate float64
 	Seed uint64
 	For  time.Duration
+	// open: every so many-th append of these logs is traced, as btrlog.Config.TraceEvery has it; pipeline: Traces are wanted.
+	TraceEvery int
+	Traces     bool
 }
 
 // answer is one line of output.
@@ -55,22 +58,42 @@ type answer struct {
 	PauseMax  float64           // µs
 	Calls     map[string]uint64 // system calls on the socket
 	Sent      uint64            // datagrams
+	Traces    []stages          // of this block
 }
 
 type client struct {
-	c    *btrlog.Client
-	logs map[string][]*btrlog.Writer
+	store string
+	c     *btrlog.Client         // of most logs
+	trace map[int]*btrlog.Client // of others, by TraceEvery
+	of    map[string]*btrlog.Client
+	logs  map[string][]*btrlog.Writer
+}
+
+// connect connects a client that traces every so many-th append.
+func (k *client) connect(ctx context.Context, every int) (*btrlog.Client, error) {
+	if c := k.trace[every]; c != nil {
+		return c, nil
+	}
+	c, err := btrlog.Connect(ctx, btrlog.Config{StoreURL: k.store, Name: "appendpath", Timeout: time.Minute, TraceEvery: every,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+	if err == nil {
+		k.trace[every] = c
+	}
+	return c, err
 }
 
 // runClient is the client's process.
 func runClient(ctx context.Context, store string) error {
-	c, err := btrlog.Connect(ctx, btrlog.Config{StoreURL: store, Name: "appendpath", Timeout: time.Minute,
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
-	if err != nil {
+	k := &client{store: store, trace: map[int]*btrlog.Client{}, of: map[string]*btrlog.Client{}, logs: map[string][]*btrlog.Writer{}}
+	defer func() {
+		for _, c := range k.trace {
+			_ = c.Close() // the process ends
+		}
+	}()
+	var err error
+	if k.c, err = k.connect(ctx, 0); err != nil {
 		return err
 	}
-	defer c.Close()
-	k := &client{c: c, logs: map[string][]*btrlog.Writer{}}
 	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	fmt.Println("ready")
 	for in.Scan() {
@@ -97,7 +120,8 @@ func (k *client) do(ctx context.Context, o *order) (*answer, error) {
 	if len(ws) == 0 {
 		return nil, fmt.Errorf("no log %s", o.Log)
 	}
-	m := begin(k.c)
+	c, from := k.of[o.Log], ws[0].Committed()
+	m := begin(c)
 	var took []time.Duration
 	var a answer
 	var err error
@@ -115,11 +139,18 @@ func (k *client) do(ctx context.Context, o *order) (*answer, error) {
 		return nil, err
 	}
 	m.end(&a, took)
-	return &a, nil
+	if o.Traces {
+		a.Traces, err = traced(ctx, c, ws[0], ws[0].Info().Qw, from)
+	}
+	return &a, err
 }
 
 // open makes logs and opens them, some at a time.
 func (k *client) open(ctx context.Context, o *order) error {
+	c, err := k.connect(ctx, o.TraceEvery)
+	if err != nil {
+		return err
+	}
 	ws, errs := make([]*btrlog.Writer, o.Count), make([]error, o.Count)
 	var wg sync.WaitGroup
 	next := atomic.Int64{}
@@ -127,14 +158,14 @@ func (k *client) open(ctx context.Context, o *order) error {
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(o.Count); i = next.Add(1) - 1 {
 				name := fmt.Sprintf("%s%d", o.Log, i)
-				if _, errs[i] = k.c.Create(ctx, name, btrlog.LogOptions{N: 3, Qw: 2, Durability: o.Durability, Window: o.Window}); errs[i] == nil {
-					ws[i], errs[i] = k.c.OpenWriter(ctx, name, btrlog.WriterOptions{})
+				if _, errs[i] = c.Create(ctx, name, btrlog.LogOptions{N: 3, Qw: 2, Durability: o.Durability, Window: o.Window}); errs[i] == nil {
+					ws[i], errs[i] = c.OpenWriter(ctx, name, btrlog.WriterOptions{})
 				}
 			}
 		})
 	}
 	wg.Wait()
-	k.logs[o.Log] = ws
+	k.logs[o.Log], k.of[o.Log] = ws, c
 	return errors.Join(errs...)
 }
 

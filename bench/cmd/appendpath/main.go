@@ -6,6 +6,7 @@
 //	go run ./cmd/appendpath overload     an open loop at a multiple of what can be sustained
 //	go run ./cmd/appendpath memory       memory durability over disk durability
 //	go run ./cmd/appendpath logs         many logs over one, the same rate in all
+//	go run ./cmd/appendpath stages       where the time goes, by traces of writer and nodes, and what tracing costs
 //
 // Three nodes, a quorum of two and the client are processes of their own on one machine. The client does a block at a time; a block is
 // some tenths of a second of one kind of load. Figures are medians over the blocks, ratios those of the medians, with the quartiles of
@@ -66,7 +67,7 @@ func (v *variants) Set(text string) error {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("say what to measure: pipeline, loss, overload, memory or logs")
+		return errors.New("say what to measure: pipeline, loss, overload, memory, logs or stages")
 	}
 	if args[0] == clientRole && len(args) == 2 {
 		return runClient(ctx, args[1])
@@ -91,9 +92,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	o.flags = strings.Fields(nodeFlags)
 	measure, ok := map[string]func(context.Context, *options) error{"pipeline": measurePipeline, "loss": measureLoss, "overload": measureOverload, "memory": measureMemory,
-		"logs": measureLogs}[args[0]]
+		"logs": measureLogs, "stages": measureStages}[args[0]]
 	if !ok || f.NArg() > 0 {
-		return fmt.Errorf("%q is not pipeline, loss, overload, memory or logs, or there are arguments that are no flags", args[0])
+		return fmt.Errorf("%q is not pipeline, loss, overload, memory, logs or stages, or there are arguments that are no flags", args[0])
 	}
 	if o.blocks < 1 || o.length <= 0 {
 		return fmt.Errorf("%d blocks of %v", o.blocks, o.length)
