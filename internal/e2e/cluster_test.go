@@ -25,6 +25,10 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
+	if text := os.Getenv(nodeRole); text != "" {
+		nodeMain(text)
+		return
+	}
 	dir, err := os.MkdirTemp("", "btrlog-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -59,6 +59,9 @@ type Config struct {
 	// PackEvery is how often, at most, the node puts the short stretches that are due of all its logs into one object; it delays
 	// them by no more than that. Default 40 s; negative: each is an object of its own.
 	PackEvery time.Duration
+	// PackSettled is how long the store must have had a pack before it is merged, or deleted because it was. Listings of the store
+	// must not lag by as much. Default 5 min.
+	PackSettled time.Duration
 	// IdleRelease is how long a log must have been idle before its archived window is dropped too. Default 1 min.
 	IdleRelease time.Duration
 
@@ -116,6 +119,7 @@ func (c *Config) fill() error {
 	setInt(&c.MTU, 1500)
 	setDuration(&c.FlushGrace, 2*time.Second)
 	setDuration(&c.PackEvery, 40*time.Second)
+	setDuration(&c.PackSettled, 5*time.Minute)
 	setDuration(&c.IdleRelease, time.Minute)
 	setDuration(&c.StoreGrace, time.Minute)
 	setDuration(&c.StoreProbe, 30*time.Second)

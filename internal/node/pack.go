@@ -37,8 +37,6 @@ const (
 	packEarly = 4
 	// packMemory is how long a pack may lie before a node that starts no longer reads it.
 	packMemory = time.Hour
-	// packSettled is how old a pack must be before it is merged, or deleted because it was: listings do not lag by so much.
-	packSettled = 5 * time.Minute
 )
 
 // packer is the goroutine's state and counters.
@@ -395,7 +393,7 @@ func (t *thread) learned(now protocol.Time, r *report) {
 
 // mergePacks merges packs, and deletes what of them is not wanted any more, in a round of collection.
 func (n *Node) mergePacks(ctx context.Context) error {
-	r, err := n.collector.MergePacks(ctx, packSettled)
+	r, err := n.collector.MergePacks(ctx, n.cfg.PackSettled)
 	n.packer.merged.Add(uint64(r.Merged))
 	n.packer.deleted.Add(uint64(r.Deleted))
 	return err

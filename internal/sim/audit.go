@@ -179,6 +179,31 @@ func (a *writerActor) readCold(tail protocol.LSN) {
 			return
 		}
 	}
+	a.verify(arch, max(before, 1), tail, lost)
+}
+
+// verify is 'btrlog archive verify --deep': nothing missing, and every copy whole, in packs too.
+func (a *writerActor) verify(arch *archive.Archive, from, tail protocol.LSN, lost protocol.LostRanges) {
+	w := a.client.w
+	c, err := arch.Contents(context.Background(), a.l.id)
+	if err != nil {
+		w.fail("archive", "log %s: what the store holds: %v", a.l.name, err)
+		return
+	}
+	if missing := c.Missing(from, tail, lost); len(missing)+len(c.Broken)+len(c.Foreign) > 0 {
+		w.fail("archive", "log %s from LSN %d to %d: missing %v, broken %v, foreign %v", a.l.name, from, tail, missing, c.Broken, c.Foreign)
+		return
+	}
+	for i := range c.Stored {
+		s := &c.Stored[i]
+		if err := arch.Verify(context.Background(), s); err != nil {
+			w.fail("archive", "log %s: LSN %d to %d in %s: %v", a.l.name, s.Key.First, s.Key.Last, s.Name, err)
+			return
+		}
+		if s.Double {
+			w.c.add(&w.c.Doubles)
+		}
+	}
 }
 
 // unarchived says what is missing until everything up to tail is archived and the nodes of the log have dropped it.

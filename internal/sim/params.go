@@ -36,6 +36,7 @@ type params struct {
 	storeConflict             float64
 	storeLost, storeLate      float64
 	storeStale                float64 // of lists
+	storeKill                 float64 // a node dies with its request, be it applied or not
 	window                    int
 	segment                   int64
 	flushAge                  protocol.Time
@@ -166,6 +167,10 @@ func draw(seed uint64) *params {
 	p.powerCutAtEnd = r.IntN(2) == 0
 	p.drawMore(derive(seed, "more"))
 	p.flights = pick(derive(seed, "flights"), 1, 2, 4, 8)
+	// Of a stream of its own: the other parameters of a seed, and what the store does in the other three of four, stay as they are.
+	if k := derive(seed, "kills at the store, how many"); k.IntN(4) == 0 {
+		p.storeKill = k.Float64() * 0.03
+	}
 	return p
 }
 
@@ -214,13 +219,13 @@ func (p *params) String() string {
 	return fmt.Sprintf("seed=%d nodes=%d ensemble=%d/%d logs=%d writers=%d readers=%d chaos=%s\n"+
 		"  net: delay=%s jitter=%s loss=%.3f dup=%.3f stall=%.3f up to %s\n"+
 		"  disk: write=%s direct=%v segment=%d snapshot=%d records\n"+
-		"  store: delay=%s unavailable=%.3f conflict=%.3f lost=%.3f late=%.3f stale lists=%.3f\n"+
+		"  store: delay=%s unavailable=%.3f conflict=%.3f lost=%.3f late=%.3f stale lists=%.3f kills=%.3f\n"+
 		"  log: window=%d segment=%d flush age=%s segment age=%s record<=%d block=%d flights=%d\n"+
 		"  writers: think=%s life=%s\n  archive: looks every %s, drops idle windows after %s; retain %d, %d bytes; disk budget %d; packs=%.1f; trims=%v to the tail=%v; keep %d bytes, %s; deletes=%v; collects every %s; disasters=%d\n  faults: every %s:%s; power cut at end=%v",
 		p.seed, p.nodes, p.n, p.qw, p.logs, p.writers, p.readers, ms(p.chaos),
 		ms(p.netDelay), ms(p.netJitter), p.netLoss, p.netDup, p.netStall, ms(p.netStallMax),
 		ms(p.diskWrite), p.direct, p.lstSegment, p.snapshotRecords,
-		ms(p.storeDelay), p.storeUnavailable, p.storeConflict, p.storeLost, p.storeLate, p.storeStale,
+		ms(p.storeDelay), p.storeUnavailable, p.storeConflict, p.storeLost, p.storeLate, p.storeStale, p.storeKill,
 		p.window, p.segment, ms(p.flushAge), ms(p.segmentAge), p.maxRecord, p.blockBytes, p.flights,
 		ms(p.think), ms(p.life), ms(p.flushEvery), ms(p.releaseIdle), p.retain, p.retainBytes, p.budget, p.packs, p.trims, p.trimAll, p.keepBytes, ms(p.keepFor), p.deletes, ms(p.collectEvery), p.disasters, ms(p.faultEvery), f, p.powerCutAtEnd)
 }
@@ -242,12 +247,14 @@ type counters struct {
 	PartialActivations, StaleReturners               int
 	Fenced, Zombies, ClientCrashes                   int
 	PowerCuts, TornWrites, Kills, PowerCutsOfAll     int
+	KillsAtStore                                     int // of nodes, with a request under way
 	Boots, Replayed, RefusedStarts                   int
 	Wipes, Damages, DamagedSeen                      int
 	Flushes, FlushErrors, Looks, ArchivedRaised      int
 	Snapshots, UnprovenObjects                       int
 	Packs, PacksMerged, PacksDeleted                 int
 	HoledSegments, Reclaimed                         int
+	Doubles                                          int // copies at the end all of which another copy holds
 	HotReads, HotRecords, ColdReads, ColdRecords     int
 	Polls, FinalRecords, Tails, MergedRecords        int
 	LostThenFound                                    int
@@ -267,7 +274,7 @@ func (c *counters) add(n *int) { *n++ }
 
 // required names the counters that a run over many seeds must not leave at zero. NoSpace is not among them: few seeds have a disk
 // budget that is reached, and internal/shard and internal/node test full disks by themselves.
-var required = []string{"Commits", "Takeovers", "OverlappingTakeovers", "PowerCuts", "TornWrites", "Kills", "PowerCutsOfAll", "Wipes", "DamagedSeen",
+var required = []string{"Commits", "Takeovers", "OverlappingTakeovers", "PowerCuts", "TornWrites", "Kills", "KillsAtStore", "PowerCutsOfAll", "Wipes", "DamagedSeen",
 	"AppliedButUnknown", "StaleReturners", "PartialActivations", "HoledSegments", "EnsembleChanges", "Zombies", "Fenced", "Duplicated",
 	"Lost", "Delayed", "Partitioned", "OneWayPartitions", "Starved", "WipesInTakeover", "StoreOutages", "StoreConflicts", "HiddenRetries", "StaleLists", "HotRecords", "ColdRecords", "MergedRecords", "Tails", "Repaired", "Copied", "ArchivedRaised", "Snapshots", "UnprovenObjects", "Packs", "PacksMerged", "PacksDeleted", "Reclaimed", "Trims", "Restarts", "OpenersKilled", "RepairsCutShort", "LeftBehind", "StoreRefusals", "Polls", "LiveReopens", "ManyLogs",
 	"Expired", "Collected", "TrimmedReads", "BroughtBack", "LogsDeleted", "Disasters", "LossesAccepted", "Skips", "LossReads"}

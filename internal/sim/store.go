@@ -29,6 +29,10 @@ type store struct {
 	slow  protocol.Time // slow until
 	calm  bool
 
+	// strike kills the node that a proc is of, if it is one; kills draws when.
+	strike func(*proc)
+	kills  *rand.Rand
+
 	created []creation // young objects, oldest first: what a list that lags does not show yet
 }
 
@@ -41,7 +45,8 @@ type creation struct {
 func newStore(s *scheduler, rng *rand.Rand, seed uint64, p *params, c *counters) *store {
 	inner := memory.New(memory.Options{Name: "sim", Now: func() time.Time { return wallAt(s.now) }})
 	puts := &countingStore{Store: inner}
-	st := &store{s: s, rng: rng, p: p, c: c, inner: inner, puts: puts, f: faulty.New(puts, faulty.Config{Seed: seed})}
+	st := &store{s: s, rng: rng, p: p, c: c, inner: inner, puts: puts, f: faulty.New(puts, faulty.Config{Seed: seed}),
+		strike: func(*proc) {}, kills: derive(seed, "kills at the store")}
 	puts.created = func(key string) { st.created = append(st.created, creation{key, s.now}) }
 	puts.stored, puts.removed = func(string, bool) {}, func(string) {}
 	for _, r := range []faulty.Rule{
@@ -97,7 +102,14 @@ func (t *store) request(ctx context.Context, op, key string, apply func(context.
 			t.c.add(&t.c.StoreOutages)
 			err = &objstore.Error{Store: t.String(), Op: op, Key: key, Kind: objstore.ErrUnavailable}
 		} else {
-			err = apply(context.Background())
+			kill := !t.calm && t.p.storeKill > 0 && t.kills.Float64() < t.p.storeKill
+			if kill && t.kills.IntN(2) == 0 {
+				t.strike(p) // and what it asked for is lost with it
+				return
+			}
+			if err = apply(context.Background()); kill {
+				t.strike(p)
+			}
 		}
 		t.s.after(t.latency(), func() {
 			done = true

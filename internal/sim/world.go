@@ -72,6 +72,15 @@ func newWorld(seed uint64, m Mutant, verbose bool) *world {
 	w.net = newNetwork(w.scheduler, derive(seed, "net"), p, &w.c)
 	w.net.trace = w.tracePacket
 	w.store = newStore(w.scheduler, derive(seed, "store"), seed, p, &w.c)
+	w.store.strike = func(p *proc) {
+		for _, n := range w.nodes {
+			if (n.flusher == p || n.collector == p) && n.state == nodeUp {
+				w.c.add(&w.c.KillsAtStore)
+				n.kill()
+				n.restartIn(between(w.store.kills, millisecond, 2*second))
+			}
+		}
+	}
 	w.check = newChecker(&w.c, w.fail)
 	w.cat = w.newCatalog()
 	w.store.puts.stored, w.store.puts.removed = w.stored, w.removed
