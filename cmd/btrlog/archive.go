@@ -25,14 +25,14 @@ func archiveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "archive",
 		Short: "Look at what the object store holds of the logs",
-		Long: `Look at what the object store holds of the logs. The commands change nothing.
+		Long: `Look at what the object store holds of the logs. The commands change nothing, but for gc with --yes.
 
 Without --store and --nodes they speak to the node at ` + defaultListen + `, which is where 'btrlog dev' listens.`,
 	}
 	group(cmd)
 	var c connection
 	c.flags(cmd)
-	cmd.AddCommand(archiveList(&c), archiveVerify(&c))
+	cmd.AddCommand(archiveList(&c), archiveVerify(&c), archiveGC(&c))
 	return cmd
 }
 
@@ -65,6 +65,19 @@ func (c *connection) openArchive(ctx context.Context, cmd *cobra.Command) (*arch
 		return nil, nil, errors.Join(err, store.Close())
 	}
 	return a, store, nil
+}
+
+// clusterRoot returns the prefix of the cluster's keys.
+func (c *connection) clusterRoot(ctx context.Context, cmd *cobra.Command) (string, error) {
+	cfg, err := c.config(cmd)
+	if err != nil || cfg.Root != "" || cfg.StoreURL != "" {
+		return cfg.Root, err
+	}
+	urls := make([]string, len(cfg.Nodes))
+	for i, n := range cfg.Nodes {
+		urls[i] = "http://" + n
+	}
+	return rootOf(ctx, urls, c.timeout)
 }
 
 // rootOf asks nodes for the prefix of the cluster's keys.

@@ -151,3 +151,72 @@ func TestArchiveVerifyBesideATrim(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 }
+
+// What is below the trim point, and what is of a deleted log, is shown first, and goes when that is asked for; the rest stays.
+func TestArchiveGC(t *testing.T) {
+	c := mustCluster(t, filepath.Join(t.TempDir(), "cluster"))
+	nodes := []string{"--nodes", c.nodes()}
+	cmd := func(args ...string) result { t.Helper(); return run(t, "", append(args, nodes...)...) }
+	lines := strings.Repeat(strings.Repeat("x", 999)+"\n", 300)
+	for _, log := range []string{"kept", "gone"} {
+		good(t, "", append([]string{"log", "create", "--segment", "64KiB", log}, nodes...)...)
+		good(t, lines, append([]string{"log", "append", log}, nodes...)...)
+	}
+	var ls archived
+	eventually(t, "segments of both logs in the archive", func() bool {
+		gone := archivedOf(t, cmd("archive", "ls", "--json", "gone"), 0)
+		ls = archivedOf(t, cmd("archive", "ls", "--json", "kept"), 0)
+		return len(ls.Stretches) >= 4 && len(gone.Stretches) >= 4
+	})
+	if res := cmd("archive", "gc"); res.code != 0 || res.out != "nothing to delete\n" {
+		t.Errorf("%+v", res)
+	}
+	good(t, "", append([]string{"log", "trim", "--before", strconv.FormatUint(ls.Stretches[2].First+1, 10), "kept"}, nodes...)...)
+	good(t, "", append([]string{"log", "delete", "--yes", "gone"}, nodes...)...)
+	keys := func(args ...string) map[string]string {
+		t.Helper()
+		res := cmd(append([]string{"archive", "gc", "--json"}, args...)...)
+		if res.code != 0 {
+			t.Fatal(res.err)
+		}
+		out := map[string]string{}
+		for line := range strings.Lines(res.out) {
+			var o struct{ Key, Why string }
+			if err := json.Unmarshal([]byte(line), &o); err != nil {
+				t.Fatal(err)
+			}
+			if o.Key != "" {
+				out[o.Key] = o.Why
+			}
+		}
+		return out
+	}
+	shown := keys()
+	trimmed, deleted := 0, 0
+	for _, why := range shown {
+		switch why {
+		case "trimmed":
+			trimmed++
+		case "log deleted":
+			deleted++
+		}
+	}
+	if trimmed != 2 || deleted < 4 || len(shown) != trimmed+deleted || shown[ls.Stretches[0].Object] != "trimmed" || shown[ls.Stretches[1].Object] != "trimmed" {
+		t.Fatalf("%v of %+v", shown, ls.Stretches)
+	}
+	if again := keys(); len(again) != len(shown) {
+		t.Errorf("to look changed something: %v", again)
+	}
+	if res := cmd("archive", "gc"); res.code != 0 || !strings.Contains(res.out, "would go; --yes deletes them") {
+		t.Errorf("%+v", res)
+	}
+	if went := keys("--yes"); len(went) != len(shown) {
+		t.Errorf("deleted %v, shown were %v", went, shown)
+	}
+	if left := keys(); len(left) != 0 {
+		t.Errorf("left %v", left)
+	}
+	if v := archivedOf(t, cmd("archive", "verify", "--deep", "--json", "kept"), 0); !v.Sound {
+		t.Errorf("%+v", v)
+	}
+}

@@ -23,7 +23,7 @@ Without --store and --nodes the commands speak to the node at ` + defaultListen 
 	var c connection
 	c.flags(cmd)
 	grouped(cmd, "Logs", logCreate(&c), logList(&c), logInfo(&c), logDelete(&c))
-	grouped(cmd, "Records", logAppend(&c), logCat(&c), logFollow(&c), logTrim(&c), logSet(&c))
+	grouped(cmd, "Records", logAppend(&c), logCat(&c), logExport(&c), logFollow(&c), logTrim(&c), logSet(&c))
 	grouped(cmd, "Who writes a log, and where it is", logFence(&c), logReplace(&c), logRecover(&c))
 	return cmd
 }

@@ -61,26 +61,9 @@ func (a *Archive) MergePacks(ctx context.Context, old time.Time, keep Keep) (r M
 	if err != nil {
 		return r, err
 	}
-	type replacement struct {
-		level   uint8
-		settled bool
-	}
-	replaced := make(map[[HashBytes]byte]replacement)
-	for _, p := range packs {
-		if p.level == 0 {
-			continue
-		}
-		t, err := a.packTail(ctx, p)
-		switch {
-		case errors.Is(err, errPackGone), errors.Is(err, ErrDamaged), errors.Is(err, ErrTooNew):
-			continue // merge names it
-		case err != nil:
-			return r, err
-		}
-		for _, s := range t.sources {
-			by := replaced[s]
-			replaced[s] = replacement{max(by.level, p.level), by.settled || p.settled(old)}
-		}
+	replaced, err := a.replacements(ctx, packs, old)
+	if err != nil {
+		return r, err
 	}
 	left := packs[:0:0]
 	for _, p := range packs {

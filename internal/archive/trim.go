@@ -17,31 +17,17 @@ import (
 //
 // Errors: ErrUnavailable (call again), or the store's refusal. What was deleted before an error stays deleted.
 func (a *Archive) Trim(ctx context.Context, log protocol.LogID, below protocol.LSN) (deleted int, err error) {
-	var doomed []string
-	prefix, cursor := a.logPrefix(log), ""
-	for {
-		page, err := a.list(ctx, prefix, cursor, 0)
-		if err != nil {
-			return deleted, fmt.Errorf("archive: trimming log %v below LSN %d: %w", log, below, err)
+	err = a.Garbage(ctx, log, below, func(g Garbage) error {
+		if err := a.remove(ctx, g.Key); err != nil {
+			return err
 		}
-		doomed = doomed[:0]
-		for _, o := range page.Objects {
-			cursor = o.Key
-			// Damaged objects go too: their names say all that is needed.
-			if k, err := a.ParseKey(o.Key); err == nil && k.Last < below {
-				doomed = append(doomed, o.Key)
-			}
-		}
-		for _, key := range doomed {
-			if err := a.remove(ctx, key); err != nil {
-				return deleted, fmt.Errorf("archive: trimming log %v below LSN %d: %w", log, below, err)
-			}
-			deleted++
-		}
-		if !page.More || len(page.Objects) == 0 {
-			return deleted, nil
-		}
+		deleted++
+		return nil
+	})
+	if err != nil {
+		return deleted, fmt.Errorf("archive: trimming log %v below LSN %d: %w", log, below, err)
 	}
+	return deleted, nil
 }
 
 // remove deletes one object. After an unknown outcome it is simply asked for again: to delete what is gone is no error.

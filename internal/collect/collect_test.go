@@ -96,6 +96,56 @@ func (p *place) rounds(from, to uint64, deleted bool) {
 	}
 }
 
+// TestGarbage: what would go is shown, whatever a round of collection has done so far, and nothing changes; a log that the metadata does
+// not know stays, for its creator may be on his way.
+func TestGarbage(t *testing.T) {
+	p := newPlace(t, Rules{})
+	look := func() (g []archive.Garbage, unknown []protocol.LogID) {
+		t.Helper()
+		unknown, err := Garbage(t.Context(), p.cat, p.arch, time.Unix(1<<40, 0), func(x archive.Garbage) error { g = append(g, x); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g, unknown
+	}
+	if g, unknown := look(); len(g)+len(unknown) != 0 {
+		t.Fatalf("of a log that was not trimmed: %v, %v", g, unknown)
+	}
+	if _, err := p.cat.Trim(t.Context(), "orders", p.log.ID, 25); err != nil {
+		t.Fatal(err)
+	}
+	g, _ := look()
+	if len(g) != 2 || g[0].Why != archive.Trimmed || g[0].Log != p.log.ID || p.objects() != 4 {
+		t.Fatalf("trimmed below 25: %v, %d objects", g, p.objects())
+	}
+	// A pack of the log's trimmed part, and of nobody's log.
+	stretch := func(log protocol.LogID) archive.PackPlan {
+		return archive.PackPlan{Plan: protocol.Segment{Log: log, Label: 2, SegStart: 1, First: 1, Last: 1, CLSN: 1},
+			Source: func(yield func(archive.Record, error) bool) {
+				yield(archive.Record{LSN: 1, Label: 2, Data: []byte("x")}, nil)
+			}}
+	}
+	for _, plans := range [][]archive.PackPlan{{stretch(p.log.ID)}, {stretch(p.log.ID), stretch(p.log.ID ^ 1)}} {
+		for _, r := range p.arch.FlushPack(t.Context(), plans) {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+	}
+	g, unknown := look()
+	if len(g) != 3 || g[2].Why != archive.Unwanted || g[2].Log != 0 || len(unknown) != 1 || unknown[0] != p.log.ID^1 {
+		t.Fatalf("with packs: %v, unknown %v", g, unknown)
+	}
+	for _, x := range g {
+		if err := p.arch.Remove(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if g, _ := look(); len(g) != 0 || p.objects() != 2 {
+		t.Fatalf("after the removal: %v, %d objects", g, p.objects())
+	}
+}
+
 // TestStalledCreator: a flusher whose PUT is under way for long makes an object again that was deleted meanwhile (A4, R8). It is below the
 // trim point, so nobody is shown what it holds, and it goes again; with the later look left out it stays.
 func TestStalledCreator(t *testing.T) {
