@@ -13,8 +13,12 @@ import (
 
 const costLong = `Reckon what a workload costs in a month, and for a million appends: with BtrLog, with block storage, and with each append an object of its
 own. It is a calculation from a table of list prices, which 'btrlog cost prices' prints for editing and --prices takes back. It knows
-nothing of your discounts and measures nothing; 'btrlog_object_store_requests_total' of a node's metrics says what is really asked of
-the store.
+nothing of your discounts and measures nothing.
+
+With --measure the counters of running nodes are read, and once more after --for; what they asked of the object store is shown beside what is
+predicted for the appends that they took, or for --rate and --size. Name all nodes, for a log's nodes share the work; --n, --logs,
+--segment, --flush-age and --pack-every should be what the logs have. What clients ask of the store past the nodes is not counted, nor
+what lies in it.
 
 A BtrLog cluster is paid for in whole instances, unless --shared says that the workload takes its share of a larger one.`
 
@@ -24,12 +28,14 @@ func costCommand() *cobra.Command {
 	segment := byteSize(16 << 20)
 	var prices string
 	var asJSON, shared bool
+	var measure costMeasure
 	cmd := &cobra.Command{
 		Use:   "cost",
 		Short: "Reckon what a workload costs",
 		Long:  costLong,
 		Example: `  btrlog cost --rate 50000 --size 300 --zones 3 --n 6 --forward
   btrlog cost --rate 167 --logs 10000 --flush-age 1m     # ten thousand idle logs
+  btrlog cost --measure 10.0.0.1:4460,10.0.0.2:4460,10.0.0.3:4460 --for 10m --logs 100
   btrlog cost prices > prices.json; btrlog cost --prices prices.json --json | jq '.bills[] | {name, month}'`,
 		Args: noArgs,
 	}
@@ -51,6 +57,8 @@ func costCommand() *cobra.Command {
 	f.BoolVar(&shared, "shared", false, "count the share of the instances that the workload takes, not whole ones")
 	f.DurationVar(&w.Batch, "object-batch", 0, "for an object for each append: appends of a log that come so close together go into one")
 	f.StringVar(&prices, "prices", "", "file with the table of prices (default: the built-in one)")
+	f.StringSliceVar(&measure.nodes, "measure", nil, "host:port of nodes: show what they ask of the object store, beside the prediction")
+	f.DurationVar(&measure.time, "for", time.Minute, "how long to --measure")
 	jsonFlag(cmd, &asJSON, "the workload and the bills as one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p, _ := cost.Default()
@@ -67,6 +75,9 @@ func costCommand() *cobra.Command {
 		if err := w.Check(p); err != nil {
 			return &usageError{err}
 		}
+		if len(measure.nodes) > 0 {
+			return measure.run(cmd, p, w, asJSON)
+		}
 		bills := cost.Reckon(p, w)
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), struct {
@@ -79,10 +90,11 @@ func costCommand() *cobra.Command {
 		return printBills(cmd.OutOrStdout(), p, bills)
 	}
 	cmd.AddCommand(&cobra.Command{
-		Use:     "prices",
-		Short:   "Print the built-in table of prices, to be edited",
-		Example: `  btrlog cost prices > prices.json`,
-		Args:    noArgs,
+		Use:   "prices",
+		Short: "Print the built-in table of prices, to be edited",
+		Example: `  btrlog cost --measure 10.0.0.1:4460,10.0.0.2:4460,10.0.0.3:4460 --for 10m --logs 100
+  btrlog cost prices > prices.json`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, text := cost.Default()
 			_, err := cmd.OutOrStdout().Write(text)

@@ -43,3 +43,42 @@ func TestCost(t *testing.T) {
 	bad(t, run(t, "", "cost", "--prices", writeFile(t, filepath.Join(t.TempDir(), "p.json"), "{}")), 2, "hours_per_month")
 	bad(t, run(t, "", "cost", "--prices", filepath.Join(t.TempDir(), "none")), 1, "none")
 }
+
+// What the nodes ask of the store is counted between two looks, and stands beside the prediction.
+func TestCostMeasured(t *testing.T) {
+	name := newLog(t)
+	p := mustStart(t, command(t.Context(), "cost", "--measure", shared.server.nodes(), "--for", "3s", "--json"))
+	stop, appended := make(chan struct{}), 0
+	var done result
+	go func() { done = p.wait(); close(stop) }()
+	for running := true; running; appended++ { // at least once, and until the other command has looked again
+		good(t, "x\n", onShared(t, "append", name)...)
+		select {
+		case <-stop:
+			running = false
+		default:
+		}
+	}
+	if done.code != 0 {
+		t.Fatal(done.err)
+	}
+	var r struct {
+		Measured struct{ Records, Puts, Gets float64 }
+		Workload struct {
+			Rate float64 `json:"appends_per_second"`
+		}
+		Month []struct {
+			What                string
+			Measured, Predicted float64
+		}
+	}
+	if err := json.Unmarshal([]byte(done.out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Month) != 4 || r.Measured.Puts < 1 || r.Month[0].Measured <= 0 || r.Measured.Records < 1 || r.Workload.Rate <= 0 {
+		t.Errorf("after %d commands that append: %s", appended, done.out)
+	}
+	bad(t, run(t, "", "cost", "--measure", closedPort(t), "--for", "1s"), 1, "connection refused")
+	bad(t, run(t, "", "cost", "--measure", "here"), 2, "--measure")
+	bad(t, run(t, "", "cost", "--measure", "127.0.0.1:1", "--for", "-1s"), 2, "--for")
+}

@@ -122,3 +122,32 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 }
+
+// What is measured is scaled to a month and priced as the prediction is, for the workload that was measured.
+func TestCompare(t *testing.T) {
+	p, _ := Default()
+	w := Workload{Logs: 1, N: 3, Zones: 1, PerIO: 4, Segment: 16 << 20, FlushAge: 5 * time.Minute, Instance: "c6id.xlarge", Use: 0.5}
+	// 1,008 bytes with framing, at 16,644 a second: one segment each second, in a hundred seconds.
+	m := Measured{Took: 100 * time.Second, Puts: 100, Lists: 200, Gets: 7, Deletes: 3, Records: 3 * 100 * (16 << 20) / 1008.0, Bytes: 3 * 100 * (16 << 20) / 1008.0 * 1000}
+	got, rows := Compare(p, w, m)
+	if math.Abs(got.Size-1000) > 0.1 || math.Abs(got.Rate-(16<<20)/1008.0) > 0.1 {
+		t.Fatalf("%v appends of %v bytes", got.Rate, got.Size)
+	}
+	month := p.Hours * 3600
+	for i, want := range []Compared{{"PUT", month, month, month * p.Objects.Put / 1000, month * p.Objects.Put / 1000},
+		{"LIST", 2 * month, 2 * month, 2 * month * p.Objects.List / 1000, 2 * month * p.Objects.List / 1000},
+		{"GET", 0.07 * month, 0, 0.07 * month * p.Objects.Get / 1000, 0}, {"DELETE", 0.03 * month, 0, 0, 0}} {
+		r := rows[i]
+		close := func(a, b float64) bool { return math.Abs(a-b) <= 1e-6*month }
+		if r.What != want.What || !close(r.Measured, want.Measured) || !close(r.Predicted, want.Predicted) || !close(r.MeasuredPrice, want.MeasuredPrice) || !close(r.PredictedPrice, want.PredictedPrice) {
+			t.Errorf("%+v, want %+v", r, want)
+		}
+	}
+	w.Rate, w.Size = 5, 100
+	if got, _ = Compare(p, w, m); got.Rate != 5 || got.Size != 100 {
+		t.Errorf("a workload of its own became %+v", got)
+	}
+	if _, rows = Compare(p, Workload{N: 3}, Measured{Took: time.Second}); rows[0].Measured != 0 || rows[0].Predicted != 0 {
+		t.Errorf("of nothing: %+v", rows)
+	}
+}
