@@ -79,6 +79,7 @@ type flusher struct {
 	mu        sync.Mutex
 	lastErr   string
 	lastTime  time.Time
+	since     time.Time // of the first failure behind the last plan that was carried out; zero: none
 }
 
 func (f *flusher) start(ctx context.Context, n *Node, workers int) {
@@ -105,6 +106,9 @@ func (f *flusher) note(n *Node, j *job, err error) {
 	switch {
 	case err == nil:
 		f.flushed.Add(1)
+		f.mu.Lock()
+		f.since = time.Time{}
+		f.mu.Unlock()
 		return
 	case errors.Is(err, shard.ErrGone) || errors.Is(err, archive.ErrSource):
 		return // planned again
@@ -114,8 +118,21 @@ func (f *flusher) note(n *Node, j *job, err error) {
 	f.failed.Add(1)
 	f.mu.Lock()
 	f.lastErr, f.lastTime = err.Error(), time.Now()
+	if f.since.IsZero() {
+		f.since = f.lastTime
+	}
 	f.mu.Unlock()
 	n.log.Repeat(slog.LevelWarn, "", "segment not archived, will be tried again", "log", j.key.log.String(), "first", j.key.first, "error", err)
+}
+
+// failing returns for how long no plan could be carried out, and the latest error; 0 while they can, and while there are none.
+func (f *flusher) failing() (time.Duration, string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.since.IsZero() {
+		return 0, ""
+	}
+	return time.Since(f.since), f.lastErr
 }
 
 func (f *flusher) last() (string, time.Time) {

@@ -38,6 +38,7 @@ const (
 	Stopping         ProblemKind = "stopping"                 // not ready
 	DiskReserveOnly  ProblemKind = "disk_reserve_only"        // not ready: appends are refused for want of disk space
 	StoreUnreachable ProblemKind = "object_store_unreachable" // not ready: no answer for Config.StoreGrace
+	NotArchiving     ProblemKind = "not_archiving"            // not ready: the store answers, and nothing could be archived for Config.StoreGrace
 )
 
 // stuckAfter is when a shard that makes no turn is called stuck.
@@ -91,6 +92,8 @@ func (n *Node) unready() (ps []Problem) {
 	}
 	if d, err := n.requests.health.Failing(); d > n.cfg.StoreGrace {
 		ps = append(ps, Problem{"object store", StoreUnreachable, fmt.Sprintf("%s has not answered for %v: %v", n.cfg.Store, d.Round(time.Second), err)})
+	} else if d, why := n.flusher.failing(); d > n.cfg.StoreGrace {
+		ps = append(ps, Problem{"archive", NotArchiving, fmt.Sprintf("nothing could be archived for %v, and the disk fills: %s", d.Round(time.Second), why)})
 	}
 	return ps
 }

@@ -197,6 +197,49 @@ func TestSilentObjectStoreIsNotReady(t *testing.T) {
 	}
 }
 
+// refusingStore answers, and lets nobody write what matches: read-only credentials.
+type refusingStore struct {
+	objstore.Store
+	refuse atomic.Bool
+}
+
+func (s *refusingStore) Put(ctx context.Context, key string, body []byte, meta map[string]string, cond objstore.Condition) (objstore.Info, error) {
+	if s.refuse.Load() {
+		return objstore.Info{}, &objstore.Error{Store: s.String(), Op: "put", Key: key, Kind: objstore.ErrDenied, Err: errors.New("403 AccessDenied")}
+	}
+	return s.Store.Put(ctx, key, body, meta, cond)
+}
+
+// A store that answers and takes no writes: the operator is told although nothing is silent, appends go on, and when the credentials are right
+// again all of it is archived, without a restart (A7).
+func TestStoreThatRefusesWrites(t *testing.T) {
+	store := &refusingStore{Store: newStore()}
+	cfg := testConfig(t, "a", store)
+	cfg.StoreGrace, cfg.StoreProbe, cfg.FlushGrace = 50*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
+	n := startNode(t, cfg)
+	c, w := dial(t, n), newWriter(5)
+	c.begin(w)
+	says(t, n.Address(), ReadyPath, "")
+	store.refuse.Store(true)
+	x := &trio{t: t, clients: [3]*client{c, c, c}}
+	x.segments(w, 3, func(protocol.LSN) int { return 1 })
+	says(t, n.Address(), ReadyPath, NotArchiving)
+	says(t, n.Address(), HealthPath, "")
+	if got := metric(n, "btrlog_object_store_requests_total archive put denied"); got < 1 {
+		t.Errorf("%v refused requests are counted", got)
+	}
+	if f := n.Status().Flush; !strings.Contains(f.LastError, "AccessDenied") {
+		t.Errorf("the status says %+v", f)
+	}
+	x.segments(w, 2, func(protocol.LSN) int { return 1 }) // appends go on
+	store.refuse.Store(false)
+	eventually(t, "the segments to be archived", func() bool {
+		l, _ := logAt(n, 5)
+		return l.ArchivedThrough == 20
+	})
+	says(t, n.Address(), ReadyPath, "")
+}
+
 // A shard at its disk budget is not ready, and is again when there is room, although nobody has appended since.
 func TestDiskReserveIsNotReady(t *testing.T) {
 	store := &countingStore{Store: newStore(), part: "/arch/"}
