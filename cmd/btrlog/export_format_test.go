@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/hex"
+	"flag"
+	"os"
 	"strings"
 	"testing"
 
@@ -18,6 +21,27 @@ func someExport(end bool) []byte {
 		b = appendExport(b, 7, 0, exportEnd, nil)
 	}
 	return b
+}
+
+// The bytes of an export are those of its format's page. -rewrite writes the file, whose difference is then reviewed.
+func TestExportGolden(t *testing.T) {
+	const file = "testdata/export.golden"
+	got := hex.Dump(someExport(true))
+	if f := flag.Lookup("rewrite"); f != nil && f.Value.String() == "true" {
+		if err := os.MkdirAll("testdata", 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("an export is\n%s\nand was\n%s", got, want)
+	}
 }
 
 // Of every cut the whole records are found; nothing that follows damage is given out.

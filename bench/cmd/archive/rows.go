@@ -180,6 +180,9 @@ func (o *options) coldRows(ctx context.Context, f *filled) (rows []row, err erro
 			}
 		}
 		bytes := float64(n) * segmentBytes
+		if got := bytes / best / o.linkBytes(); way.name == "shaped" && (got > 1.02 || got < 0.9) {
+			return rows, fmt.Errorf("void: the best of the plain streams takes %.2f of the link's bandwidth; it should fill the link and cannot exceed it", got)
+		}
 		ratio := best / median(scans)
 		detail := map[string]any{"scan_seconds": median(scans), "scan_mb_per_second": bytes / 1e6 / median(scans), "best_streams": at, "best_mb_per_second": bytes / 1e6 / best,
 			"streams_seconds": each, "scan_peak_mib": peak >> 20, "scan_processor_seconds": median(cpu)}
