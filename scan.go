@@ -60,8 +60,8 @@ func (s *sink) done(c *coldChunk) {
 }
 
 // Scan yields the committed records from LSN from to LSN to, both inclusive, in order, each once. from 0 is the oldest that is
-// not trimmed; to 0 is the tail as Tail finds it when the scan starts. It reads a few MiB ahead and goes over from the
-// object store to the nodes by itself. Record.Data is valid until the next step.
+// not trimmed; to 0 is the tail as Tail finds it when the scan starts. It reads ahead, from nodes a few MiB, from the
+// object store up to 64 MiB, and goes over from the one to the other by itself. Record.Data is valid until the next step.
 //
 // An error is the last thing that is yielded, and everything before it was: ErrNotFound at an LSN that is not committed;
 // ErrTrimmed; ErrDataLoss with From and To, behind which the caller may scan on; ErrUnavailable; ErrClosed. Without a deadline of
