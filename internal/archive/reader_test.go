@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/objstore"
@@ -236,8 +237,15 @@ func TestScanStops(t *testing.T) {
 			break
 		}
 	}
-	if n := runtime.NumGoroutine(); n > before {
-		t.Fatalf("%d goroutines before the scan, %d after it", before, n)
+	// The scan has waited until its goroutines have nothing left to do; they still have to end.
+	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
+		n := runtime.NumGoroutine()
+		if n <= before {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines before the scan, %d after it", before, n)
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var last protocol.LSN

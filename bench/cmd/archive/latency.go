@@ -17,10 +17,10 @@ import (
 // known to be committed. shapedTmpfs: nodes and store are on tmpfs, and the store behind the shaped link; otherwise both are on the
 // same disk, and the link is not shaped.
 func (o *options) latencyRow(ctx context.Context, name, dir string, shapedTmpfs bool) (rows []row, err error) {
+	dir = filepath.Join(dir, "latency-"+name)
+	defer os.RemoveAll(dir) // when nobody uses it any more
 	var p processes
 	defer p.stop()
-	dir = filepath.Join(dir, "latency-"+name)
-	defer os.RemoveAll(dir)
 	b, err := o.backend(ctx, &p, name, filepath.Join(dir, "store"))
 	if err != nil {
 		return nil, err

@@ -38,10 +38,10 @@ type filled struct {
 
 // reading fills a log and measures how it got into the store and how it is read.
 func (o *options) reading(ctx context.Context, name string) (rows []row, err error) {
+	dir := filepath.Join(o.dir, "reading-"+name)
+	defer os.RemoveAll(dir) // when nobody uses it any more
 	var p processes
 	defer p.stop()
-	dir := filepath.Join(o.dir, "reading-"+name)
-	defer os.RemoveAll(dir)
 	f := &filled{}
 	if f.b, err = o.backend(ctx, &p, name, filepath.Join(dir, "store")); err != nil {
 		return nil, err
