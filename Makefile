@@ -39,6 +39,9 @@ help: ## List the targets
 	@echo 'make bench-manylogs        what many logs cost: memory, fairness, takeover; some minutes'
 	@echo 'make bench-archive         what archiving costs and how fast the archive is read; needs versitygw (make test-s3), 20 minutes'
 	@echo 'make bench-latency         append and sync beside the floor of the hardware, on tmpfs and on the disk; two minutes'
+	@echo 'make bench-peers           beside etcd, NATS and BookKeeper; fetches them, writes docs/BENCHMARKS.md, 45 minutes'
+	@echo 'make bench-paper           the figures of the paper on this machine; writes docs/BENCHMARKS.md and docs/figures, 15 minutes'
+	@echo 'make bench-check           fails if latency is too far above the floor of the same run; two minutes, an idle machine'
 	@echo 'make bench-failover        a thousand takeovers, stage by stage, beside their floor'
 	@echo 'make powercut              power cuts of nodes in a virtual machine, compared with what was acknowledged'
 	@echo 'make clean                 remove bin and .cache'
@@ -139,6 +142,24 @@ bench-latency: build ## Append and sync beside the floor of the hardware; fails 
 bench-failover: ## 1,000 takeovers beside the floor of their stages
 	cd bench && go run ./cmd/failover
 
+# PEERS='-quick', PAPER='-quick -only failure' pass flags. The peers are a module of their own, because they weigh much; BookKeeper also
+# needs a JDK and Maven, and the proof of the durability class strace. What is missing is said.
+PEERS ?=
+.PHONY: bench-peers
+bench-peers: build ## The product beside its peers, each in its quickest durable set-up
+	cd bench/peerlogs && go run ./cmd/peers -btrlog ../../bin/btrlog -json ../../.cache/peers.json $(PEERS)
+
+PAPER ?=
+.PHONY: bench-paper
+bench-paper: build ## The paper's figures as tables, JSON, SVG and PNG
+	@mkdir -p .cache
+	cd bench && go build -o ../.cache/paper ./cmd/paper && ../.cache/paper -btrlog ../bin/btrlog -json ../.cache/paper.json $(PAPER)
+
+# Ratios to the floor of the same run, never a time. It wants a machine that does nothing else, so make test has it not.
+.PHONY: bench-check
+bench-check: build ## Fails if append and sync are too far above the floor
+	cd bench && go run ./cmd/latency -btrlog ../bin/btrlog -check
+
 # The adapter to Prometheus' library is a module of its own.
 .PHONY: check-prometheus
 check-prometheus:
@@ -146,7 +167,8 @@ check-prometheus:
 
 .PHONY: check-bench
 check-bench:
-	@cd bench && go vet ./...
+	@cd bench && go vet ./... && go test -timeout 120s ./load ./cluster
+	@cd bench/peerlogs && go vet ./...
 
 # The torture test is a module of its own, so that its checker is in nobody's module graph. It needs root, Linux, nft and ip;
 # flags of its own by ARGS, such as ARGS='--seed 7 --json'.
