@@ -449,7 +449,9 @@ func (s *Store) waitCompleted(ticket uint64) error {
 // be in flight: the claim in the link frame says up to where it was durable, so
 // recovery can tell a torn end from damage (L22).
 func (s *Store) roll() error {
-	if err := s.openSegment(s.spare); err != nil {
+	if s.spare.file != nil {
+		// The keeper was here before.
+	} else if err := s.openSegment(s.spare); err != nil {
 		if isScarce(err) {
 			return fmt.Errorf("%w: open %s for appending: %w", ErrNoSpace, s.spare.path, err)
 		}
@@ -464,7 +466,7 @@ func (s *Store) roll() error {
 	s.active, s.spare = s.spare, nil
 	s.nextOff = int64(s.active.head.dataStart)
 	s.fresh = true
-	s.ix.files.add(s.active.head.number, &s.active.head)
+	s.ix.files.next(s.active)
 	s.retired = append(s.retired, old)
 	if s.opt.Inline {
 		s.wantSpare = true

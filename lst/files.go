@@ -92,6 +92,19 @@ func (s *fileSet) add(number uint32, h *segHeader) {
 	s.list.Store(&list)
 }
 
+// next makes the segment behind all others readable: add without a sort and without
+// making its name anew, because a commit waits for it.
+func (s *fileSet) next(w *writeSegment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.list.Load()
+	f := &segFile{number: w.head.number, path: w.path}
+	f.header.Store(&w.head)
+	list := make([]*segFile, len(old)+1)
+	list[copy(list, old)] = f
+	s.list.Store(&list)
+}
+
 // addRange makes the segments from and to, and those between, readable.
 func (s *fileSet) addRange(from, to uint32) {
 	s.mu.Lock()

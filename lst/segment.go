@@ -16,10 +16,11 @@ import (
 // writeSegment is a segment file as the writer has it.
 type writeSegment struct {
 	head segHeader
-	file vfs.File // nil until it is the active one: one write descriptor is enough
+	file vfs.File // nil until it is, or soon will be, the active one: one write descriptor is enough
 	path string
 	run  vfs.Flag // how it is opened for appending
 	size int64    // frames must end at or before it
+	soon bool     // the keeper was told to open it
 }
 
 const bufferAlign = 4096
@@ -159,6 +160,42 @@ func (s *Store) openSegment(w *writeSegment) error {
 	}
 	w.file = f
 	return err
+}
+
+// spareSoon reports, once for each segment, that the active one is so full that the
+// keeper may open the next: to open a file takes longer than all else that a roll does
+// in a commit. Under mu.
+func (s *Store) spareSoon() bool {
+	if s.spare == nil || s.spare.soon || s.opt.Inline || s.room() > s.active.size/8 {
+		return false
+	}
+	s.spare.soon = true
+	return true
+}
+
+// openSpare opens the next segment for appending if spareSoon said so. An error is
+// left to roll, which tries again.
+func (s *Store) openSpare() {
+	s.mu.Lock()
+	sp := s.spare
+	if sp == nil || !sp.soon || sp.file != nil || s.err != nil || s.closed {
+		s.mu.Unlock()
+		return
+	}
+	w := *sp
+	s.mu.Unlock()
+	if s.openSegment(&w) != nil {
+		return
+	}
+	s.mu.Lock()
+	kept := sp.file == nil && s.spare == sp && !s.closed
+	if kept {
+		sp.file = w.file
+	}
+	s.mu.Unlock()
+	if !kept {
+		w.file.Close() // a commit was faster; nothing was written through it
+	}
 }
 
 // zeroFill takes the device for half of the time at most, so that commits beside

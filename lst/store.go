@@ -188,6 +188,7 @@ func (s *Store) keeper() {
 }
 
 func (s *Store) upkeep() {
+	s.openSpare() // before anything that takes long: the roll is near
 	s.mu.Lock()
 	needSync := s.snap.needSync || len(s.retired) > 4
 	busy := s.opt.Inline && len(s.inflight) > 0 // the owner's writes come first
@@ -216,6 +217,7 @@ func (s *Store) upkeep() {
 // upkeepDue reports whether there is work for the keeper. Under mu.
 func (s *Store) upkeepDue() bool {
 	due := s.snap.needSync || s.wantSpare || len(s.retired) > 4
+	due = s.spareSoon() || due
 	s.wantSpare = false
 	return due
 }
