@@ -24,7 +24,8 @@ const archiveGCLong = `Show which objects of the archive nobody needs, and why; 
 minutes for each log, so there is rarely a reason to.
 
 An object goes when all of it is below the trim point of its log, or its log is deleted; an object that is shared by short stretches of
-many logs, a pack, when it was merged into others at least an hour ago, or when nothing in it is wanted. The trim point, or the deletion, is on
+many logs, a pack, when it was merged into others at least an hour ago, when nothing in it is wanted, or when all that is wanted is in others too (two
+nodes that merge at once make such doubles). The trim point, or the deletion, is on
 record before; a node that still was to write such an object writes what no reader is shown, and it is collected again.
 
 What the metadata does not know stays: its creator may be on his way. Retention is the nodes' business: it moves trim points by the clock

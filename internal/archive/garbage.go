@@ -31,7 +31,12 @@ const (
 	Merged Reason = "merged"
 	// Unwanted: all that is in the pack is trimmed, or of deleted logs.
 	Unwanted Reason = "all trimmed or deleted"
+	// Doubled: all that is wanted of the pack is in packs whose names sort before its own.
+	Doubled Reason = "doubled"
 )
+
+// maxDoubles bounds the members among which doubles are looked for, about 100 bytes each; what lies behind is not taken for one.
+const maxDoubles = 1 << 21
 
 // Garbage visits the objects of a log that Trim would delete; see there for what must be on record before they go.
 func (a *Archive) Garbage(ctx context.Context, log protocol.LogID, below protocol.LSN, visit func(Garbage) error) error {
@@ -61,8 +66,11 @@ func (a *Archive) Garbage(ctx context.Context, log protocol.LogID, below protoco
 }
 
 // GarbagePacks visits the packs that the store has had since before old and that may go: those that were merged, when what replaced
-// them has been there since before old too (AP3), and those of which nothing is wanted. It changes nothing. A pack that cannot be read is
-// passed over.
+// them has been there since before old too (AP3), those of which nothing is wanted, and those of which all that is wanted is in others. It
+// changes nothing. A pack that cannot be read is passed over.
+//
+// Of packs that hold the same, the one whose name sorts first stays, whoever looks: two that remove doubles at once leave one. That
+// one may be merged meanwhile, and then what it held is in the pack that replaces it.
 func (a *Archive) GarbagePacks(ctx context.Context, old time.Time, keep Keep, visit func(Garbage) error) error {
 	packs, err := a.allPacks(ctx)
 	if err != nil {
@@ -73,6 +81,7 @@ func (a *Archive) GarbagePacks(ctx context.Context, old time.Time, keep Keep, vi
 		return err
 	}
 	wanted := wants{ctx: ctx, keep: keep}
+	stays := make(map[Key]bool) // members of packs before, in the order of names, that stay
 	for _, p := range packs {
 		if by, ok := replaced[p.hash]; ok && by.level > p.level {
 			if by.settled {
@@ -85,30 +94,41 @@ func (a *Archive) GarbagePacks(ctx context.Context, old time.Time, keep Keep, vi
 		if !p.settled(old) {
 			continue
 		}
-		none, err := a.noneWanted(ctx, p, &wanted)
+		why, err := a.uselessness(ctx, p, &wanted, stays)
+		if err == nil && why != "" {
+			err = visit(Garbage{p.name, p.size, 0, why})
+		}
 		if err != nil {
 			return err
-		}
-		if none {
-			if err := visit(Garbage{p.name, p.size, 0, Unwanted}); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
 }
 
-func (a *Archive) noneWanted(ctx context.Context, p *pack, wanted *wants) (bool, error) {
+// uselessness says why nobody needs a pack that was not replaced, or ""; then its members are added to what stays.
+func (a *Archive) uselessness(ctx context.Context, p *pack, wanted *wants, stays map[Key]bool) (Reason, error) {
 	members, err := a.packDirectory(ctx, p)
 	if err != nil {
-		return false, ignoreBroken(err)
+		return "", ignoreBroken(err)
 	}
+	why := Unwanted
 	for i := range members {
-		if ok, err := wanted.wanted(members[i].key); ok || err != nil {
-			return false, err
+		ok, err := wanted.wanted(members[i].key)
+		switch {
+		case err != nil:
+			return "", err
+		case ok && !stays[members[i].key]:
+			why = ""
+		case ok && why == Unwanted:
+			why = Doubled
 		}
 	}
-	return true, nil
+	if why == "" && len(stays)+len(members) <= maxDoubles {
+		for i := range members {
+			stays[members[i].key] = true
+		}
+	}
+	return why, nil
 }
 
 // Remove deletes garbage.

@@ -627,3 +627,36 @@ func TestScanBeginsWithSmallReads(t *testing.T) {
 		t.Fatalf("%d records, %v", len(labels), err)
 	}
 }
+
+// Of packs that hold the same the one that sorts first stays; one that holds anything of its own stays.
+func TestGarbagePacksThatAreDoubled(t *testing.T) {
+	s := newFaulty()
+	a := newArchive(t, s, Options{})
+	flushPack(t, a, stretch(5, 1, 1, 3), stretch(6, 1, 1, 3))
+	flushPack(t, a, stretch(6, 1, 1, 3))                      // all of it is in the first
+	flushPack(t, a, stretch(6, 1, 1, 3), stretch(7, 1, 1, 3)) // half of it is
+	doubled := func() (names []string) {
+		t.Helper()
+		err := a.GarbagePacks(context.Background(), inFuture, keepAll, func(g Garbage) error {
+			if g.Why != Doubled {
+				t.Errorf("%+v", g)
+			}
+			names = append(names, g.Key)
+			return a.Remove(context.Background(), g)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	if names := doubled(); len(names) != 1 || !strings.Contains(names[0], "0000000000000006-0000000000000006-00000001-") {
+		t.Fatalf("doubled: %v", names)
+	}
+	if names := doubled(); len(names) != 0 {
+		t.Fatalf("then: %v", names)
+	}
+	b := newArchive(t, s, Options{})
+	for log := protocol.LogID(5); log <= 7; log++ {
+		checkLog(t, b, log, 1, 3, 1)
+	}
+}

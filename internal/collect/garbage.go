@@ -11,7 +11,7 @@ import (
 )
 
 // Garbage visits every object that rounds of collection would delete as the metadata is now: below a trim point, of deleted logs, packs that
-// were merged or of which nothing is wanted, of those that the store has had since before old. It changes nothing, moves no trim point for
+// were merged or of which nothing is wanted, of those that the store has had since before old; and packs all of which others hold. It changes nothing, moves no trim point for
 // retention, and merges nothing; the caller may delete what it is shown, because a trim point only rises and a deleted log never
 // comes back (A4). unknown are logs of the archive that the metadata does not know: a creator may be on his way, so they stay.
 //
