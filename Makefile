@@ -42,6 +42,7 @@ help: ## List the targets
 	@echo 'make bench-peers           beside etcd, NATS and BookKeeper; fetches them, writes docs/BENCHMARKS.md, 45 minutes'
 	@echo 'make bench-paper           the figures of the paper on this machine; writes docs/BENCHMARKS.md and docs/figures, 15 minutes'
 	@echo 'make bench-check           fails if latency is too far above the floor of the same run; two minutes, an idle machine'
+	@echo 'make bench-append          appends in flight, loss, overload, memory durability, many logs; some minutes'
 	@echo 'make bench-failover        a thousand takeovers, stage by stage, beside their floor'
 	@echo 'make powercut              power cuts of nodes in a virtual machine, compared with what was acknowledged'
 	@echo 'make clean                 remove bin and .cache'
@@ -137,6 +138,12 @@ bench-archive: build ## What archiving costs and how fast the archive is read, a
 .PHONY: bench-latency
 bench-latency: build ## Append and sync beside the floor of the hardware; fails if the floor in Go is no floor
 	cd bench && go run ./cmd/latency -btrlog ../bin/btrlog
+
+.PHONY: bench-append
+bench-append: build ## The path of an append under load, loss and overload; some minutes
+	mkdir -p .cache && cd bench && go build -o ../.cache/appendpath ./cmd/appendpath
+	for what in pipeline loss overload logs; do .cache/appendpath $$what -btrlog bin/btrlog; done
+	.cache/appendpath memory -btrlog bin/btrlog -dir .cache -node-flags --buffered
 
 .PHONY: bench-failover
 bench-failover: ## 1,000 takeovers beside the floor of their stages

@@ -175,7 +175,7 @@ func (w *Writer) sendUnit(i int, x LSN) (last LSN, sent bool) {
 	return last, true
 }
 
-// sendPassed sends node i again what it has not acknowledged below an acknowledged record from, although it was sent a quarter of a
+// sendPassed sends node i again what it has not acknowledged below an acknowledged record from, although it was sent half a
 // round trip before that: then the network has lost it, or its answer, and there is no need to wait for the time-out. Each record is
 // looked at once; if it is lost again the time-out remains. A path that overtakes itself by less than that is taken for no loss.
 func (w *Writer) sendPassed(now Time, i int, from LSN, sentAt Time) {
@@ -186,7 +186,7 @@ func (w *Writer) sendPassed(now Time, i int, from LSN, sentAt Time) {
 	burst := resendBurst
 	for x := max(n.lo, n.passed+1); x < from && burst > 0; x++ {
 		s := w.slot(x)
-		if x > n.sent || s.sentAt+w.srtt/4 >= sentAt {
+		if x > n.sent || s.sentAt+w.srtt/2 >= sentAt {
 			break
 		}
 		n.passed = x
