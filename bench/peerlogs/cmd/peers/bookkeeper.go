@@ -90,7 +90,7 @@ func startBookKeeper(ctx context.Context, o *options, dir, setup string) (*runni
 	if err := r.helper(dir, "java", o.javaArgs("256m", "org.apache.zookeeper.server.ZooKeeperServerMain", zookeeper)...); err != nil {
 		return nil, errors.Join(err, r.stop())
 	}
-	if err := listens(ctx, ports[3]); err != nil {
+	if err := listens(ctx, r.helpers[0], ports[3]); err != nil {
 		return nil, errors.Join(err, r.stop())
 	}
 	for i, port := range ports[:3] {
@@ -114,8 +114,8 @@ func startBookKeeper(ctx context.Context, o *options, dir, setup string) (*runni
 			return nil, errors.Join(err, r.stop())
 		}
 	}
-	for _, port := range ports[:3] {
-		if err := listens(ctx, port); err != nil {
+	for i, port := range ports[:3] {
+		if err := listens(ctx, r.nodes[i], port); err != nil {
 			return nil, errors.Join(err, r.stop())
 		}
 	}
@@ -134,14 +134,17 @@ func (o *options) fill(name, into, dir string, port, zookeeper int) (string, err
 	return path, os.WriteFile(path, []byte(strings.NewReplacer("@DIR@", dir, "@PORT@", strconv.Itoa(port), "@ZOOKEEPER@", strconv.Itoa(zookeeper)).Replace(string(text))), 0o644)
 }
 
-// listens waits until something listens on a port.
-func listens(ctx context.Context, port int) error {
+// listens waits until a process listens on a port.
+func listens(ctx context.Context, p *load.Process, port int) error {
 	again := time.NewTicker(100 * time.Millisecond)
 	defer again.Stop()
 	for {
 		c, err := net.Dial("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err == nil {
 			return c.Close()
+		}
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Cmd.Process.Pid)); err != nil || strings.Contains(string(stat), ") Z ") {
+			return fmt.Errorf("process %d, which was to listen on port %d, has ended", p.Cmd.Process.Pid, port)
 		}
 		select {
 		case <-again.C:

@@ -25,7 +25,7 @@ type class struct {
 
 const tracedCalls = "trace=fsync,fdatasync,pwrite64,pwritev,pwritev2,write,writev"
 
-// prove counts system calls by strace. Two processes must sync for each append, or the only one.
+// prove counts system calls by strace. Of the processes two must sync for each append, not always the same two, or the only one.
 func prove(r *running, appends, bytes int, dir string) (*class, error) {
 	strace, err := exec.LookPath("strace")
 	if err != nil {
@@ -72,14 +72,12 @@ func prove(r *running, appends, bytes int, dir string) (*class, error) {
 		return nil, err
 	}
 	c := &class{Appends: appends}
-	enough := 0
+	sum := 0
 	for _, n := range counts {
 		c.PerNode = append(c.PerNode, float64(n)/float64(appends))
-		if n >= appends {
-			enough++
-		}
+		sum += min(n, appends) // a process that syncs more often, for other reasons, must not stand for another one
 	}
-	c.Proven = enough >= min(2, len(pids)) && len(pids) > 0
+	c.Proven = len(pids) > 0 && sum >= min(2, len(pids))*appends
 	return c, nil
 }
 

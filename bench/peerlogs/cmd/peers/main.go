@@ -33,7 +33,7 @@ import (
 type options struct {
 	binary, dir, cache, cpus, out, document, only string
 	self, java                                    string
-	blocks, appends, bytes, traced                int
+	blocks, appends, bytes, traced, warm          int
 	logs, refine, rounds                          int
 	first, factor                                 float64
 	length, limit                                 time.Duration
@@ -79,6 +79,7 @@ func compare(ctx context.Context, args []string) error {
 	f.StringVar(&o.cpus, "client-cpus", load.LastCPU(), "processors to which clients of an open loop are bound, such as 1; all: not bound")
 	f.IntVar(&o.blocks, "blocks", 24, "blocks of each with one append in flight; 0: leave that out")
 	f.IntVar(&o.appends, "appends", 300, "appends of a block")
+	f.IntVar(&o.warm, "warm", 3000, "appends, one at a time, before anything of a system is timed: a virtual machine compiles what runs often")
 	f.IntVar(&o.traced, "traced", 200, "appends under strace")
 	f.IntVar(&o.bytes, "bytes", 128, "size of a record")
 	f.IntVar(&o.rounds, "rounds", 3, "sweeps of each; 0: leave that out")
@@ -97,7 +98,7 @@ func compare(ctx context.Context, args []string) error {
 		return err
 	}
 	if o.quick {
-		o.blocks, o.appends, o.traced, o.rounds, o.length, o.factor, o.refine, o.document = 3, 50, 50, 1, time.Second, 4, 0, ""
+		o.blocks, o.appends, o.traced, o.rounds, o.length, o.factor, o.refine, o.limit, o.warm, o.document = 3, 50, 50, 1, time.Second, 4, 0, time.Second, 50, ""
 	}
 	if o.factor <= 1 || o.first <= 0 {
 		return fmt.Errorf("-first %g and -factor %g: the first must be positive, and the other above 1", o.first, o.factor)

@@ -26,7 +26,7 @@ func (r *report) markdown(o *options) string {
 	var b strings.Builder
 	p := func(format string, a ...any) { fmt.Fprintf(&b, format, a...) }
 	p("%s; %.0f minutes; seed %d; %d-byte records.\n\n", r.Machine, r.Minutes, r.Seed, o.bytes)
-	p("**Class**: syncs of each process that holds data, per append, one append at a time; *proven* if two of them, or the only one, sync for each.\n\n")
+	p("**Class**: syncs of each process that holds data, per append, one append at a time; *proven* if there are two syncs for each in different processes, or one where there is one process. A node that lags syncs several at a time.\n\n")
 	p("| system | set-up | syncs per append | class |\n|---|---|---|---|\n")
 	for _, s := range r.Results {
 		syncs, class := "", "not proven"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/btrlog/btrlog/bench/load"
 )
@@ -39,9 +40,27 @@ func (o *options) begin(ctx context.Context, s *system) (*running, string, error
 	}
 	r, err := s.start(ctx, o, abs)
 	if err != nil {
-		return nil, "", errors.Join(fmt.Errorf("%s: %w", s.name, err), o.remove(abs))
+		return nil, "", errors.Join(fmt.Errorf("%s: %w%s", s.name, err, lastWords(abs)), o.remove(abs))
 	}
 	return r, abs, nil
+}
+
+// lastWords are the first complaint in each file of standard error below a directory.
+func lastWords(dir string) (words string) {
+	files, _ := filepath.Glob(filepath.Join(dir, "stderr*"))
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "Exception:") {
+				words += "; " + filepath.Base(f) + ": " + strings.TrimSpace(line)
+				break
+			}
+		}
+	}
+	return words
 }
 
 func (o *options) remove(dir string) error {
@@ -75,14 +94,16 @@ func (o *options) pair(ctx context.Context, ours, s *system, out *result) (err e
 		return err
 	}
 	var p50, p99 [2][]float64
-	for k := range o.blocks + 1 {
+	for _, c := range []*load.Client{a, b} {
+		if _, err := c.Closed(o.warm, o.bytes); err != nil {
+			return err
+		}
+	}
+	for range o.blocks {
 		for i, c := range []*load.Client{a, b} {
 			took, err := c.Closed(o.appends, o.bytes)
 			if err != nil {
 				return err
-			}
-			if k == 0 {
-				continue // to warm up
 			}
 			us := make([]float64, len(took))
 			for j, t := range took {
@@ -108,6 +129,9 @@ func (o *options) sweep(ctx context.Context, s *system, seed uint64) (points []*
 	defer func() { err = errors.Join(err, r.stop(), o.remove(dir)) }()
 	c, err := r.client(o.cpus)
 	if err != nil {
+		return nil, 0, err
+	}
+	if _, err := c.Closed(o.warm, o.bytes); err != nil {
 		return nil, 0, err
 	}
 	try := func(rate float64) (bool, error) {
