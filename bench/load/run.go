@@ -15,16 +15,18 @@ import (
 // Plan is one run of the open loop.
 type Plan struct {
 	// Rate is the appends per second of all logs together at the end of the run.
-	Rate float64
+	Rate float64 `json:"rate_per_s"`
 	// Logs is how many logs there are at the end, FirstLogs how many at the beginning; 0 is Logs. Each log's rate is Rate/Logs, and logs
 	// are added at equal distances.
-	Logs, FirstLogs int
-	RecordBytes     int
+	Logs        int `json:"logs"`
+	FirstLogs   int `json:"first_logs"`
+	RecordBytes int `json:"record_bytes"`
 	// Warmup comes before what is measured, with the rate and the logs of the beginning.
-	Warmup, Length time.Duration
+	Warmup time.Duration `json:"warmup_ns"`
+	Length time.Duration `json:"length_ns"`
 	// Interval is the length of the parts of which each has its own figures; 0 is 500 ms.
-	Interval time.Duration
-	Seed     uint64
+	Interval time.Duration `json:"interval_ns"`
+	Seed     uint64        `json:"seed"`
 }
 
 // Quantiles are of latencies in microseconds.

@@ -154,7 +154,7 @@ func (o *options) sweep(ctx context.Context, s *system, seed uint64) (points []*
 		return false, nil
 	}
 	low, high := 0.0, 0.0
-	for rate, bad := o.first, 0; bad < 2; rate *= o.factor { // two bad rates in a row: one may be the machine's
+	for rate, bad := o.first, 0; bad < 3; rate *= o.factor { // three bad rates in a row: one may be the machine's
 		ok, err := try(rate)
 		if err != nil {
 			return points, best, err
