@@ -24,7 +24,7 @@ The exit code is 0 if nothing was violated, and 1 otherwise.`,
 		simExplore(),
 		simVerb("run", 200, "Run seeds and check them", simRunLong, `  btrlog sim run --seeds 1000
   btrlog sim run --from 4711 --seeds 1 -v     # one seed again, with its trace`),
-		simVerb("mutants", 400, "Break one rule at a time and demand that it is noticed", `Break one rule of the protocol at a time, and look for a seed that notices: the same workload and the same judges as those of run. A
+		simVerb("mutants", 1000, "Break one rule at a time and demand that it is noticed", `Break one rule of the protocol at a time, and look for a seed that notices: the same workload and the same judges as those of run. A
 few rules that this workload hardly gets at are left to the explorer. It fails if one goes unnoticed: a check that cannot fail is no check.
 
 The last line is mutants=N killed=N.`, "  btrlog sim mutants\n  btrlog sim mutants --only no-repair,reply-before-commit"))

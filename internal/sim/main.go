@@ -32,7 +32,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 	f := flag.NewFlagSet("btrlog sim "+args[0], flag.ContinueOnError)
 	f.SetOutput(stderr)
-	seeds := f.Int("seeds", 400, "how many seeds; of mutants: at most how many each")
+	seeds := f.Int("seeds", 1000, "how many seeds; of mutants: at most how many each")
 	from := f.Uint64("from", 1, "first seed")
 	verbose := f.Bool("v", false, "print the trace of a seed that fails")
 	only := f.String("only", "", "the mutants to try, by name with commas between; all if empty")
