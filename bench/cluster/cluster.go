@@ -101,7 +101,12 @@ func (c *Cluster) store() string { return "file://" + filepath.Join(c.dir, "stor
 
 // Client starts a client whose logs' names begin with prefix.
 func (c *Cluster) Client(cpus, prefix string, quorum int, durability string) (*load.Client, error) {
-	return load.StartClient(Kind, cpus, c.store(), prefix, strconv.Itoa(c.cfg.Nodes), strconv.Itoa(quorum), durability)
+	return c.BatchClient(cpus, prefix, quorum, durability, 0, 1)
+}
+
+// BatchClient is Client for logs with this append window (0: the default), each of whose appends is a batch of so many records.
+func (c *Cluster) BatchClient(cpus, prefix string, quorum int, durability string, window, batch int) (*load.Client, error) {
+	return load.StartClient(Kind, cpus, c.store(), prefix, strconv.Itoa(c.cfg.Nodes), strconv.Itoa(quorum), durability, strconv.Itoa(window), strconv.Itoa(batch))
 }
 
 // StartNode starts a node that does not run.

@@ -19,6 +19,7 @@ type Target struct {
 	c      *btrlog.Client
 	o      btrlog.LogOptions
 	prefix string
+	batch  int
 
 	mu   sync.Mutex
 	logs []*openLog
@@ -37,25 +38,30 @@ type openLog struct {
 	err     error
 }
 
-// window is that of every log: LogOptions' default.
+// window is that of a log unless it is told otherwise: LogOptions' default.
 const window = 1024
 
 // Connect is the client of the cluster whose words (Client) these are.
 func Connect(ctx context.Context, words []string) (load.Target, error) {
-	if len(words) != 5 {
-		return nil, fmt.Errorf("%d words; they are store, prefix, nodes, quorum, durability", len(words))
+	if len(words) != 7 {
+		return nil, fmt.Errorf("%d words; they are store, prefix, nodes, quorum, durability, window, batch", len(words))
 	}
 	n, err1 := strconv.Atoi(words[2])
 	q, err2 := strconv.Atoi(words[3])
-	if err := errors.Join(err1, err2); err != nil {
+	w, err3 := strconv.Atoi(words[5])
+	b, err4 := strconv.Atoi(words[6])
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return nil, err
+	}
+	if w == 0 {
+		w = window
 	}
 	c, err := btrlog.Connect(ctx, btrlog.Config{StoreURL: words[0], Name: "bench", Timeout: time.Minute,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {
 		return nil, err
 	}
-	return &Target{c: c, prefix: words[1], o: btrlog.LogOptions{N: n, Qw: q, Durability: btrlog.Durability(words[4]), Window: window}}, nil
+	return &Target{c: c, prefix: words[1], batch: max(1, b), o: btrlog.LogOptions{N: n, Qw: q, Durability: btrlog.Durability(words[4]), Window: w}}, nil
 }
 
 // openers is how many logs are opened at a time.
@@ -99,7 +105,7 @@ func (t *Target) open(ctx context.Context, i int) (*openLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &openLog{w: w, waiting: make([]load.Completion, window), next: w.Committed() + 1}
+	l := &openLog{w: w, waiting: make([]load.Completion, t.o.Window), next: w.Committed() + 1}
 	w.OnCommit(func(lsn btrlog.LSN) { l.done(lsn, nil) })
 	go func() { // ends with the client
 		<-w.Done()
@@ -115,10 +121,11 @@ func (t *Target) Append(log int, record []byte, c load.Completion) error {
 	if l.err != nil {
 		return l.err
 	}
-	if l.last >= l.next+window-1 { // the client has space, but we have not been told yet
+	n := btrlog.LSN(len(l.waiting))
+	if l.last+btrlog.LSN(t.batch) > l.next+n-1 && l.last != 0 { // the client has space, but we have not been told yet
 		return load.ErrRefused
 	}
-	lsn, err := l.w.TryAppend(record)
+	first, lsn, err := t.appendTo(l.w, record)
 	if errors.Is(err, btrlog.ErrWindowFull) {
 		return load.ErrRefused
 	}
@@ -126,20 +133,34 @@ func (t *Target) Append(log int, record []byte, c load.Completion) error {
 		return err
 	}
 	if l.next > lsn || l.last == 0 {
-		l.next = lsn // the first of ours
+		l.next = first // of ours
 	}
 	l.last = lsn
-	l.waiting[lsn%window] = c
+	l.waiting[lsn%n] = c
 	return nil
+}
+
+// appendTo appends one record, or a batch of records like it for which there is space.
+func (t *Target) appendTo(w *btrlog.Writer, record []byte) (first, last btrlog.LSN, err error) {
+	if t.batch == 1 {
+		last, err = w.TryAppend(record)
+		return last, last, err
+	}
+	batch := make([][]byte, t.batch)
+	for i := range batch {
+		batch[i] = record
+	}
+	return w.AppendBatch(context.Background(), batch)
 }
 
 // done tells those up to lsn.
 func (l *openLog) done(lsn btrlog.LSN, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	n := btrlog.LSN(len(l.waiting))
 	for ; l.next <= min(lsn, l.last); l.next++ {
-		c := l.waiting[l.next%window]
-		l.waiting[l.next%window] = nil
+		c := l.waiting[l.next%n]
+		l.waiting[l.next%n] = nil
 		if c != nil { // Closed appends have nobody to be told
 			c.Done(err)
 		}

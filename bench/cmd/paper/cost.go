@@ -18,8 +18,9 @@ type costPoint struct {
 // 2,000 appends a second. Large records are offered at fewer a second, so that the disk is not what is measured.
 func (o *options) costFigure(r *report) error {
 	logs, sizes := []int{1, 10, 100, 1000, 10000}, []int{0, 128, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 1 << 20}
+	batches, windows := []int{1, 2, 4, 16, 64, 256}, []int{1, 4, 16, 64, 256, 1024}
 	if o.quick {
-		logs, sizes = []int{1, 100}, []int{0, 8 << 10}
+		logs, sizes, batches, windows = []int{1, 100}, []int{0, 8 << 10}, []int{1, 16}, []int{4, 1024}
 	}
 	one := func(what string, x float64, c *cluster.Cluster, client *load.Client, p load.Plan) error {
 		before := c.Processor()
@@ -57,13 +58,30 @@ func (o *options) costFigure(r *report) error {
 					return err
 				}
 			}
+			// With another client each: 500 batches a second.
+			for _, n := range batches {
+				p := base
+				p.Rate = 500
+				if err := o.other(c, 0, n, func(client *load.Client) error { return one("batch", float64(n), c, client, p) }); err != nil {
+					return err
+				}
+				perRecord(r.Cost[len(r.Cost)-1].Point, n)
+			}
+			// As many at a time as the window lets. The client's time has the offers in it that were refused.
+			for _, n := range windows {
+				p := base
+				p.Logs, p.Rate = 1, 20_000
+				if err := o.other(c, n, 1, func(client *load.Client) error { return one("window", float64(n), c, client, p) }); err != nil {
+					return err
+				}
+			}
 			return nil
 		})
 		if err != nil {
 			return err
 		}
 	}
-	for _, what := range []string{"logs", "bytes"} {
+	for _, what := range []string{"logs", "bytes", "batch", "window"} {
 		node, client, p50 := line{name: "nodes, µs of processor"}, line{name: "client, µs of processor"}, line{name: "p50, µs"}
 		for _, c := range r.Cost {
 			if c.What == what {
@@ -77,4 +95,20 @@ func (o *options) costFigure(r *report) error {
 		}
 	}
 	return nil
+}
+
+// other runs f with a client whose logs have this append window, and whose appends are batches of so many records.
+func (o *options) other(c *cluster.Cluster, window, batch int, f func(*load.Client) error) error {
+	client, err := c.BatchClient(o.cpus, fmt.Sprintf("cost-w%d-b%d-", window, batch), 2, "disk", window, batch)
+	if err != nil {
+		return err
+	}
+	defer client.Stop()
+	return f(client)
+}
+
+// perRecord turns processor times per batch into such per record.
+func perRecord(p *load.Point, batch int) {
+	p.ClientCPU /= float64(batch)
+	p.NodeCPU /= float64(batch)
 }

@@ -8,7 +8,7 @@
 //	  - quorum (figure 8): 2 of 3 against 3 of 3 by turns, with a jitter injected into each node's device, and without it as control.
 //	  - zones: a delay injected into the network between the client and each node, and the same path without delay as control.
 //	  - ssd: records durable in memory against on disk, one in flight, by turns.
-//	  - cost: per append against the number of logs, the size of a record and the number of nodes.
+//	  - cost: per append against the number of logs, the size of a record, the records of a batch, the append window and the number of nodes.
 //
 // Nodes and client are processes of their own on one machine; in an open loop the client is bound to the last processor and the nodes are not
 // bound. On one disk all nodes wait for the same device, so figures 7 and 8 are taken on tmpfs with a delay that is injected: the
