@@ -80,6 +80,7 @@ check-fmt:
 check-vet:
 	@go vet ./...
 	@cd cmd/btrlog && go vet ./...
+	@cd compress/zstd && go vet ./...
 
 # The lint reads the whole tree and asks go list: its result is not to be taken from the test cache.
 .PHONY: check-lint
@@ -91,6 +92,7 @@ check-lint:
 .PHONY: check-race
 check-race:
 	@CGO_ENABLED=1 go test -race -vet=off -p 2 -timeout 480s $$(go list ./... | grep -v '/internal/lint$$')
+	@cd compress/zstd && CGO_ENABLED=1 go test -race -vet=off -timeout 240s ./...
 	@cd cmd/btrlog && CGO_ENABLED=1 go test -race -vet=off -tags nogcs,noazure -timeout 480s ./...
 
 .PHONY: check-sim
@@ -113,7 +115,7 @@ fuzz: ## Every fuzz target
 		name=$$(sed -E 's/^func (Fuzz[A-Za-z0-9_]*)\(.*/\1/' <<<"$$line"); dir=$$(dirname "$$file"); found=$$((found+1)); \
 		echo "== $$name in $$dir for $(FUZZTIME)"; \
 		(cd "$$dir" && go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x -timeout 0 . </dev/null) || { echo "FAILED: $$name in $$dir; the input is below $$dir/testdata/fuzz/$$name, keep it as a test"; exit 1; }; \
-	done < <({ go list -f '{{.Dir}}' ./...; cd cmd/btrlog && go list -f '{{.Dir}}' ./...; } | while read -r d; do grep -nH '^func Fuzz[A-Za-z0-9_]*(' "$$d"/*_test.go 2>/dev/null || true; done | sed "s|^$(CURDIR)/|./|"); \
+	done < <({ go list -f '{{.Dir}}' ./...; for m in cmd/btrlog compress/zstd; do (cd $$m && go list -f '{{.Dir}}' ./...); done; } | while read -r d; do grep -nH '^func Fuzz[A-Za-z0-9_]*(' "$$d"/*_test.go 2>/dev/null || true; done | sed "s|^$(CURDIR)/|./|"); \
 	[ "$$found" -gt 0 ] || { echo "no fuzz target found"; exit 1; }; \
 	echo "$$found fuzz targets, nothing found"
 

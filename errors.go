@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/btrlog/btrlog/internal/archive"
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
 )
@@ -192,7 +193,7 @@ func kindOf(err error) (kind error, unknown, retryable bool) {
 		return ErrInvalid, false, false
 	case errors.Is(err, meta.ErrUnknown):
 		return ErrUnavailable, true, true
-	case errors.Is(err, meta.ErrCorrupt), errors.Is(err, meta.ErrNewer):
+	case errors.Is(err, meta.ErrCorrupt), errors.Is(err, meta.ErrNewer), errors.Is(err, archive.ErrTooNew):
 		return ErrUnavailable, false, false
 	case errors.Is(err, protocol.ErrWindowFull):
 		return ErrWindowFull, false, true

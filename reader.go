@@ -392,14 +392,15 @@ func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, mis
 }
 
 // coldMiss returns the archive's miss at x, or nil if the error is another one. Damage of the objects that hold x is a miss with a
-// cause: it does not end by waiting, so it must not look like an outage.
+// cause: it does not end by waiting, so it must not look like an outage. What another program could read is no miss, and must not look
+// like a loss.
 func (r *Reader) coldMiss(err error, x protocol.LSN) *archive.NotFoundError {
 	var miss *archive.NotFoundError
 	var unreadable *archive.UnreadableError
 	switch {
 	case errors.As(err, &miss):
 		return miss
-	case errors.As(err, &unreadable) && errors.Is(err, archive.ErrDamaged):
+	case errors.As(err, &unreadable) && errors.Is(err, archive.ErrDamaged) && !errors.Is(err, archive.ErrTooNew):
 		return &archive.NotFoundError{Log: r.id, LSN: x, Next: unreadable.Next, Cause: unreadable}
 	}
 	return nil

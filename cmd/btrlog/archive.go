@@ -111,8 +111,8 @@ type archivedLog struct {
 	Log       string     `json:"log"`
 	ID        string     `json:"log_id"`
 	Copies    int        `json:"copies"`
-	Packed    int        `json:"packed"` // of the copies, those in objects that are shared with other logs
-	Bytes     int64      `json:"bytes"`
+	Packed    int        `json:"packed"`          // of the copies, those in objects that are shared with other logs
+	Bytes     int64      `json:"bytes"`           // as they are stored
 	First     btrlog.LSN `json:"first,omitempty"` // that is not trimmed
 	Through   btrlog.LSN `json:"through,omitempty"`
 	Stretches []stretch  `json:"stretches,omitempty"` // with NAME
@@ -124,7 +124,8 @@ type stretch struct {
 	Last     btrlog.LSN   `json:"last"`
 	Epoch    btrlog.Epoch `json:"epoch"`
 	Proven   btrlog.LSN   `json:"committed_through"`
-	Bytes    int64        `json:"bytes"`
+	Bytes    int64        `json:"bytes"`                 // as they are stored
+	Plain    int64        `json:"plain_bytes,omitempty"` // of the records, uncompressed; only known of parts of packs that have compressed ones
 	Since    *time.Time   `json:"since,omitempty"`
 	Object   string       `json:"object"`
 	Offset   int64        `json:"offset"`
@@ -139,7 +140,8 @@ func archiveList(c *connection) *cobra.Command {
 		Use:   "ls [NAME]",
 		Short: "List what is archived of each log, or each object of one",
 		Long: `List what is archived of each log, or of one log each copy of some records: an object of its own, or a part of a pack, an object that
-holds short stretches of many logs.`,
+holds short stretches of many logs. Bytes are those that the store has. What compressed records are without compression is shown of parts
+of packs; of others, 'archive verify --deep' finds it.`,
 		Example: `  btrlog archive ls
   btrlog archive ls orders
   btrlog archive ls --json orders | jq '.stretches[].bytes'`,
@@ -223,7 +225,7 @@ func describeArchived(info *btrlog.LogInfo, c *archive.Contents, each bool) arch
 		}
 		if each {
 			x := stretch{First: btrlog.LSN(s.Key.First), Last: btrlog.LSN(s.Key.Last), Epoch: btrlog.Epoch(s.Key.Label), Proven: btrlog.LSN(min(s.CLSN, s.Key.Last)),
-				Bytes: s.Size, Object: s.Name, Offset: s.Offset, Packed: s.Packed, Double: s.Double, Replaced: s.Replaced}
+				Bytes: s.Size, Plain: s.Content, Object: s.Name, Offset: s.Offset, Packed: s.Packed, Double: s.Double, Replaced: s.Replaced}
 			if !s.Since.IsZero() {
 				since := s.Since.UTC()
 				x.Since = &since
@@ -243,6 +245,9 @@ func stretchRows(d archivedLog) (rows [][]string) {
 		var notes []string
 		if s.Proven < s.Last {
 			notes = append(notes, fmt.Sprintf("committed through %d", s.Proven))
+		}
+		if s.Plain > s.Bytes {
+			notes = append(notes, "uncompressed "+humanBytes(s.Plain))
 		}
 		if s.Double {
 			notes = append(notes, "double")
@@ -265,9 +270,10 @@ type verdict struct {
 	ID       string           `json:"log_id"`
 	Sound    bool             `json:"sound"`
 	Copies   int              `json:"copies"`
-	Bytes    int64            `json:"bytes"`
-	First    btrlog.LSN       `json:"first"`   // that must be there
-	Through  btrlog.LSN       `json:"through"` // that must be there: what nodes take for archived, and what is
+	Bytes    int64            `json:"bytes"`                 // as they are stored
+	Plain    int64            `json:"plain_bytes,omitempty"` // of the records, uncompressed; with --deep
+	First    btrlog.LSN       `json:"first"`                 // that must be there
+	Through  btrlog.LSN       `json:"through"`               // that must be there: what nodes take for archived, and what is
 	Missing  []protocol.Range `json:"missing"`
 	Damaged  []string         `json:"damaged"`
 	Foreign  []string         `json:"foreign"` // keys among the log's that this program does not write
@@ -361,7 +367,7 @@ const verifyTries = 5
 // verifyLog checks one log. Objects may go meanwhile, being merged, trimmed or replaced by others: what is gone is damage only if a new
 // listing still shows it.
 func verifyLog(ctx context.Context, client *btrlog.Client, a *archive.Archive, cluster *clusterReport, info *btrlog.LogInfo, deep bool, progress func(records, bytes int64)) (*verdict, error) {
-	read := make(map[string]error) // what was read, and how it was
+	read := make(map[string]wasRead)
 	for try := 1; ; try++ {
 		v, gone, err := verifyListed(ctx, client, a, cluster, info, deep, read, progress)
 		if err != nil || !gone || try == verifyTries {
@@ -370,8 +376,14 @@ func verifyLog(ctx context.Context, client *btrlog.Client, a *archive.Archive, c
 	}
 }
 
+// wasRead is what was read, and how it was.
+type wasRead struct {
+	found error
+	plain int64
+}
+
 // verifyListed checks what one listing shows. gone says that some of it was not there when it was read.
-func verifyListed(ctx context.Context, client *btrlog.Client, a *archive.Archive, cluster *clusterReport, info *btrlog.LogInfo, deep bool, read map[string]error, progress func(records, bytes int64)) (v *verdict, gone bool, err error) {
+func verifyListed(ctx context.Context, client *btrlog.Client, a *archive.Archive, cluster *clusterReport, info *btrlog.LogInfo, deep bool, read map[string]wasRead, progress func(records, bytes int64)) (v *verdict, gone bool, err error) {
 	id := logID(info)
 	c, err := a.Contents(ctx, protocol.LogID(info.ID))
 	if err != nil {
@@ -410,13 +422,16 @@ func verifyListed(ctx context.Context, client *btrlog.Client, a *archive.Archive
 			continue
 		}
 		at := fmt.Sprintf("%s at %d", s.Name, s.Offset)
-		found, ok := read[at]
-		if !ok || errors.Is(found, objstore.ErrNotFound) {
-			found = a.Verify(ctx, s)
-			read[at] = found
+		r, ok := read[at]
+		if !ok || errors.Is(r.found, objstore.ErrNotFound) {
+			r.found = a.Verify(ctx, s)
+			r.plain = s.Content
+			read[at] = r
 			records += int64(s.Key.Last-s.Key.First) + 1
 			progress(records, s.Size)
 		}
+		found := r.found
+		v.Plain += r.plain
 		gone = gone || errors.Is(found, objstore.ErrNotFound)
 		switch {
 		case errors.Is(found, archive.ErrDamaged), errors.Is(found, archive.ErrTooNew):

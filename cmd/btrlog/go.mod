@@ -4,6 +4,7 @@ go 1.25.0
 
 replace (
 	github.com/btrlog/btrlog => ../..
+	github.com/btrlog/btrlog/compress/zstd => ../../compress/zstd
 	github.com/btrlog/btrlog/objstore/azure => ../../objstore/azure
 	github.com/btrlog/btrlog/objstore/gcs => ../../objstore/gcs
 	github.com/btrlog/btrlog/objstore/s3 => ../../objstore/s3
@@ -11,6 +12,7 @@ replace (
 
 require (
 	github.com/btrlog/btrlog v0.0.0-00010101000000-000000000000
+	github.com/btrlog/btrlog/compress/zstd v0.0.0-00010101000000-000000000000
 	github.com/btrlog/btrlog/objstore/azure v0.0.0-00010101000000-000000000000
 	github.com/btrlog/btrlog/objstore/gcs v0.0.0-00010101000000-000000000000
 	github.com/btrlog/btrlog/objstore/s3 v0.0.0-00010101000000-000000000000
@@ -67,6 +69,7 @@ require (
 	github.com/googleapis/enterprise-certificate-proxy v0.3.17 // indirect
 	github.com/googleapis/gax-go/v2 v2.23.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/klauspost/compress v1.20.4 // indirect
 	github.com/kylelemons/godebug v1.1.0 // indirect
 	github.com/pkg/browser v0.0.0-20240102092130-5ac0b6a4141c // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect

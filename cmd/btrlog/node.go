@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/btrlog/btrlog/internal/archive"
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/node"
 	"github.com/btrlog/btrlog/internal/protocol"
@@ -38,17 +39,18 @@ When the node serves it prints one line. It ends with exit code 0 after a signal
 start or a part of it fails; what was acknowledged is on disk in either case.`
 
 type nodeFlags struct {
-	cfg     node.Config
-	id      string
-	store   string
-	engine  string
-	pin     string
-	segment byteSize
-	budget  byteSize
-	memory  byteSize
-	gc      int
-	verbose bool
-	json    bool
+	cfg      node.Config
+	id       string
+	store    string
+	engine   string
+	compress string
+	pin      string
+	segment  byteSize
+	budget   byteSize
+	memory   byteSize
+	gc       int
+	verbose  bool
+	json     bool
 }
 
 func nodeCommand() *cobra.Command {
@@ -74,6 +76,7 @@ func nodeCommand() *cobra.Command {
 	f.Var(&o.budget, "disk-budget", "bound of all segment files together, such as 100GiB; takeovers may go above it by three segments per shard (default: the disk)")
 	f.Var(&o.memory, "memory-budget", "memory for what was written last, of all shards together; older records are read from disk (default 64MiB)")
 	f.DurationVar(&o.cfg.PackEvery, "pack-every", 40*time.Second, "at most how often the short tails that are due of all logs are archived, in one object together; negative: an object for each")
+	f.StringVar(&o.compress, "compress", "none", "how archived records are stored: none, zstd. Programs of your own that read them must then import github.com/btrlog/btrlog/compress/zstd")
 	f.StringVar(&o.engine, "engine", string(ring.Auto), "how shards talk to the kernel: plain (system calls), uring (io_uring, Linux 6.1 or later; plain where it is not allowed), auto (what was measured best: plain)")
 	f.DurationVar(&o.cfg.Spin, "spin", 0, "for how long an idle shard looks for datagrams before it sleeps, at most 10ms; it keeps a processor per shard busy")
 	f.IntVar(&o.cfg.TraceEvery, "trace-every", 0, "how many LSNs of a log apart the appends are of which the node notes where their time went; 0 is 1024, negative is none")
@@ -173,6 +176,9 @@ func (o *nodeFlags) check() error {
 	var err error
 	if o.cfg.Engine, err = ring.ParseEngine(o.engine); err != nil {
 		return usagef("--engine: %w", err)
+	}
+	if o.cfg.Compression, err = archive.ParseCompression(o.compress); err != nil {
+		return usagef("--compress: %w", err)
 	}
 	if o.cfg.Spin < 0 || o.cfg.Spin > 10*time.Millisecond {
 		return usagef("--spin is %v; 0 to 10ms are allowed", o.cfg.Spin)

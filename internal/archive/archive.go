@@ -5,8 +5,9 @@
 //
 //	AR1  A key determines the records: the hash in it covers log, label, segment, first and last LSN and every record,
 //	     so a short or holed stretch never takes the name of the whole one, and "exists" means "holds exactly this".
-//	AR2  The body is a function of the records alone: every node that holds the stretch makes the same bytes. What differs
-//	     between nodes (cLSN) lives in the object's metadata.
+//	AR2  The body without compression is a function of the records alone: every node that holds the stretch makes the same
+//	     bytes. With compression the bytes may differ between nodes and versions, the records and so the name do not.
+//	     What differs between nodes (cLSN) lives in the object's metadata.
 //	AR3  An object proves its records up to its own cLSN and no further. Kind "c" in the key says that its cLSN was at or
 //	     above its last LSN when it was written, so a listing is proof enough; for kind "p" the metadata is asked.
 //	AR4  An object is never replaced: it is created if absent, or found. No outcome is guessed: after an unknown one the
@@ -76,10 +77,13 @@ type Options struct {
 	// Parallel bounds the ranged reads that one Scan keeps in flight or ready.
 	Parallel int
 	// ReadBytes is the size of one such read; a single larger record makes one of its own size. One Scan holds at most
-	// Parallel × max(ReadBytes, one record and 64 KiB) bytes of records, and the footers of a few objects.
+	// Parallel × max(ReadBytes, one record and 64 KiB) bytes of records, as much again of compressed ones while they are
+	// being read, and the footers of a few objects.
 	ReadBytes int
 	// MaxObjects bounds the index of one Reader, about 100 bytes each. A log with more objects is indexed window by window.
 	MaxObjects int
+	// Compression of what is written; its codec must be registered. What is read is what it is, and needs the codec too.
+	Compression Compression
 }
 
 // Archive writes and reads the segment objects of one store under one root. All methods may be called concurrently.
@@ -103,6 +107,11 @@ func New(store objstore.Store, o Options) (*Archive, error) {
 		if n < 0 {
 			return nil, fmt.Errorf("archive: options must not be negative: attempts %d, parallel %d, read bytes %d, max objects %d",
 				o.Attempts, o.Parallel, o.ReadBytes, o.MaxObjects)
+		}
+	}
+	if o.Compression != NoCompression {
+		if _, err := o.Compression.codec(); err != nil {
+			return nil, err
 		}
 	}
 	setDefault(&o.Attempts, DefaultAttempts)

@@ -19,11 +19,12 @@ const (
 	metaFormat   = "btrlog-format"
 )
 
-func metadata(plan protocol.Segment) map[string]string {
+func metadata(plan protocol.Segment, c Compression) map[string]string {
+	h := head{compression: c}
 	return map[string]string{
 		metaCLSN:     fmt.Sprintf("%016x", uint64(plan.CLSN)),
 		metaSegStart: fmt.Sprintf("%016x", uint64(plan.SegStart)),
-		metaFormat:   strconv.Itoa(newestFormat),
+		metaFormat:   strconv.Itoa(int(h.version())),
 	}
 }
 

@@ -43,12 +43,12 @@ func (a *Archive) Flush(ctx context.Context, plan protocol.Segment, source Recor
 		buf = new([]byte)
 	}
 	defer a.bodies.Put(buf)
-	body, key, err := Build(*buf, plan, source)
+	body, key, s, err := build((*buf)[:0], plan, source, a.o.Compression)
 	if err != nil {
 		return found, err
 	}
 	*buf = body[:0]
-	own, err := a.create(ctx, plan, key, body)
+	own, err := a.create(ctx, plan, key, body, s)
 	if err != nil {
 		return found, fmt.Errorf("archive: flushing %q: %w", a.KeyString(key), err)
 	}
@@ -56,8 +56,8 @@ func (a *Archive) Flush(ctx context.Context, plan protocol.Segment, source Recor
 }
 
 // create writes one object if it is absent and returns what is there in the end.
-func (a *Archive) create(ctx context.Context, plan protocol.Segment, k Key, body []byte) (protocol.ArchivedObject, error) {
-	created, info, err := a.createIfAbsent(ctx, a.KeyString(k), body, metadata(plan), k.Kind == Committed)
+func (a *Archive) create(ctx context.Context, plan protocol.Segment, k Key, body []byte, s shape) (protocol.ArchivedObject, error) {
+	created, info, err := a.createIfAbsent(ctx, a.KeyString(k), body, metadata(plan, s.compression), k.Kind == Committed)
 	switch {
 	case err != nil:
 		return protocol.ArchivedObject{}, err
@@ -66,7 +66,7 @@ func (a *Archive) create(ctx context.Context, plan protocol.Segment, k Key, body
 	case info == nil:
 		return archived(k, k.Last), nil
 	}
-	return a.described(k, *info, int64(len(body)))
+	return a.described(k, *info, s.plainSize)
 }
 
 func archived(k Key, clsn protocol.LSN) protocol.ArchivedObject {
@@ -85,9 +85,10 @@ func (a *Archive) lookAt(ctx context.Context, k Key) (protocol.ArchivedObject, e
 	return a.described(k, info, -1)
 }
 
-// described returns what an object proves by its description. size is that of the body this program would make; -1 is unknown.
+// described returns what an object proves by its description. size is what its records make without compression; -1 is unknown. Of a
+// compressed object the size says nothing: encoders differ.
 func (a *Archive) described(k Key, info objstore.Info, size int64) (protocol.ArchivedObject, error) {
-	if size >= 0 && info.Size != size && info.Metadata[metaFormat] == strconv.Itoa(newestFormat) {
+	if size >= 0 && info.Size != size && info.Metadata[metaFormat] == strconv.Itoa(formatV1) {
 		return protocol.ArchivedObject{}, fmt.Errorf("%w: %q has %d bytes, its records make %d", ErrDamaged, a.KeyString(k), info.Size, size)
 	}
 	return archived(k, clsnOf(k, info.Metadata)), nil

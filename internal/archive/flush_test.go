@@ -336,7 +336,7 @@ func TestFlushOntoADamagedObject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Put(t.Context(), a.KeyString(k), body[:len(body)-1], metadata(p), objstore.Always()); err != nil {
+	if _, err := s.Put(t.Context(), a.KeyString(k), body[:len(body)-1], metadata(p, NoCompression), objstore.Always()); err != nil {
 		t.Fatal(err)
 	}
 	if objs, err := a.Flush(t.Context(), p, sourceOf(p)); !errors.Is(err, ErrDamaged) || len(objs) != 0 {

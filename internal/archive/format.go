@@ -9,22 +9,22 @@ import (
 )
 
 // The format ladder. A reader accepts every version up to the newest it knows and refuses higher ones with ErrTooNew;
-// a writer writes newestFormat. Keys do not change with the version (the hash covers the uncompressed content), so nodes
-// of two versions still make one object per stretch.
+// a writer writes the lowest that can say what it has to. Keys do not change with the version (the hash covers the
+// uncompressed content), so nodes of two versions still make one object per stretch.
 const (
 	formatV1     = 1 // header, record block, group index, trailer; no compression
-	newestFormat = formatV1
+	formatV2     = 2 // each group compressed by itself, or stored as it is if it does not shrink; one at least did
+	newestFormat = formatV2
 )
-
-// Compression of the record block. Only none is defined; another one is a version step.
-const compressionNone = 0
 
 const (
 	headMagic  = "BTRLGSEG"
 	tailMagic  = "BTRLGEND"
 	headBytes  = 72
 	entryBytes = 12
-	tailBytes  = 48
+	// entryBytes2 has the offset of the group as it is stored besides.
+	entryBytes2 = 16
+	tailBytes   = 48
 
 	// minObjectBytes is the size of an object of one empty record.
 	minObjectBytes = headBytes + protocol.RecordOverhead + entryBytes + tailBytes
@@ -51,6 +51,16 @@ type head struct {
 	segStart    protocol.LSN
 	first, last protocol.LSN
 	content     uint64 // bytes of the uncompressed record block
+	stored      uint64 // of the block as it is stored; less, if compression is not none
+	compression Compression
+}
+
+// version is the lowest that can say what h says.
+func (h *head) version() uint16 {
+	if h.compression == NoCompression {
+		return formatV1
+	}
+	return formatV2
 }
 
 func (h head) count() uint64 { return uint64(h.last-h.first) + 1 }
@@ -58,8 +68,8 @@ func (h head) count() uint64 { return uint64(h.last-h.first) + 1 }
 func putHead(b []byte, h head) {
 	le := binary.LittleEndian
 	copy(b, headMagic)
-	le.PutUint16(b[8:], formatV1)
-	b[10], b[11] = compressionNone, 0
+	le.PutUint16(b[8:], h.version())
+	b[10], b[11] = byte(h.compression), 0
 	le.PutUint32(b[12:], uint32(h.count()))
 	le.PutUint64(b[16:], uint64(h.log))
 	le.PutUint64(b[24:], uint64(h.label))
@@ -68,6 +78,9 @@ func putHead(b []byte, h head) {
 	le.PutUint64(b[48:], uint64(h.last))
 	le.PutUint64(b[56:], h.content)
 	le.PutUint32(b[64:], 0)
+	if h.compression != NoCompression {
+		le.PutUint32(b[64:], uint32(h.stored))
+	}
 	le.PutUint32(b[68:], crc(b[:68]))
 }
 
@@ -76,16 +89,24 @@ func parseHead(b []byte) (head, error) {
 	if len(b) < headBytes || string(b[:8]) != headMagic {
 		return head{}, damage("header", "no segment header")
 	}
-	if v := le.Uint16(b[8:]); v != formatV1 {
+	v := le.Uint16(b[8:])
+	if v != formatV1 && v != formatV2 {
 		return head{}, versionError(v)
 	}
 	if le.Uint32(b[68:]) != crc(b[:68]) {
 		return head{}, damage("header", "checksum")
 	}
 	h := head{log: protocol.LogID(le.Uint64(b[16:])), label: protocol.Epoch(le.Uint64(b[24:])), segStart: protocol.LSN(le.Uint64(b[32:])),
-		first: protocol.LSN(le.Uint64(b[40:])), last: protocol.LSN(le.Uint64(b[48:])), content: le.Uint64(b[56:])}
-	if b[10] != compressionNone || b[11] != 0 || le.Uint32(b[64:]) != 0 {
+		first: protocol.LSN(le.Uint64(b[40:])), last: protocol.LSN(le.Uint64(b[48:])), content: le.Uint64(b[56:]), compression: Compression(b[10])}
+	stored := le.Uint32(b[64:])
+	if v != h.version() || b[11] != 0 || v == formatV1 && stored != 0 {
 		return head{}, damage("header", "reserved fields are set")
+	}
+	if h.stored = h.content; v != formatV1 {
+		h.stored = uint64(stored)
+		if h.stored == 0 || h.stored >= h.content {
+			return head{}, damage("header", "compressed, and not smaller")
+		}
 	}
 	if h.log == 0 || h.label == 0 || h.segStart == 0 || h.segStart > h.first || h.first > h.last || h.last > protocol.MaxLSN ||
 		h.content > MaxContentBytes || h.count() > h.content/protocol.RecordOverhead || h.count() != uint64(le.Uint32(b[12:])) {
@@ -98,15 +119,28 @@ func parseHead(b []byte) (head, error) {
 type tail struct {
 	hash    [HashBytes]byte
 	content uint64
+	stored  uint64 // bytes of the record block as it is stored
 	groups  []group
 	fileCRC uint32
+	// compression is none, and codec nil, if all groups are stored as they are.
+	compression Compression
+	codec       Codec
 }
 
 // group is one index entry: a run of whole records, [lsn, next group's lsn).
 type group struct {
 	delta  uint32 // its first LSN − the object's first LSN
 	offset uint32 // of its first byte in the record block
-	crc    uint32 // CRC32C of its bytes
+	stored uint32 // the same in the block as it is stored
+	crc    uint32 // CRC32C of its uncompressed bytes
+}
+
+// entrySize is the size of an index entry under a compression.
+func entrySize(c Compression) int64 {
+	if c == NoCompression {
+		return entryBytes
+	}
+	return entryBytes2
 }
 
 // appendTail appends the index and the trailer to a body, from start on, whose header and block are complete.
@@ -116,15 +150,24 @@ func appendTail(body []byte, start int, t tail) []byte {
 	for _, g := range t.groups {
 		body = le.AppendUint32(body, g.delta)
 		body = le.AppendUint32(body, g.offset)
+		if t.compression != NoCompression {
+			body = le.AppendUint32(body, g.stored)
+		}
 		body = le.AppendUint32(body, g.crc)
 	}
 	body = append(body, t.hash[:]...)
-	body = le.AppendUint64(body, t.content)
+	body = le.AppendUint32(body, uint32(t.content))
+	if t.compression == NoCompression {
+		body = le.AppendUint32(body, 0) // the upper half of content in version 1
+	} else {
+		body = le.AppendUint32(body, uint32(t.stored))
+	}
 	body = le.AppendUint32(body, uint32(len(t.groups)))
 	body = le.AppendUint32(body, crc(body[from:]))
 	body = le.AppendUint32(body, crc(body[start:]))
-	body = le.AppendUint16(body, formatV1)
-	body = append(body, compressionNone, 0)
+	h := head{compression: t.compression}
+	body = le.AppendUint16(body, h.version())
+	body = append(body, byte(t.compression), 0)
 	return append(body, tailMagic...)
 }
 
@@ -139,17 +182,30 @@ func tailSize(b []byte, size int64) (int64, error) {
 	if string(b[40:]) != tailMagic {
 		return 0, damage("trailer", "no segment trailer")
 	}
-	if v := le.Uint16(b[36:]); v != formatV1 {
+	v := le.Uint16(b[36:])
+	if v != formatV1 && v != formatV2 {
 		return 0, versionError(v)
 	}
-	if b[38] != compressionNone || b[39] != 0 {
+	h := head{compression: Compression(b[38])}
+	if v != h.version() || b[39] != 0 {
 		return 0, damage("trailer", "reserved fields are set")
 	}
-	content, n := le.Uint64(b[16:]), int64(le.Uint32(b[24:]))
-	if content > MaxContentBytes || headBytes+int64(content)+n*entryBytes+tailBytes != size {
+	content, stored, n := storedIn(b)
+	if content > MaxContentBytes || headBytes+int64(stored)+int64(n)*entrySize(h.compression)+tailBytes != size || (v != formatV1 && stored >= content) {
 		return 0, damage("trailer", "lengths do not add up to the size of the object")
 	}
-	return n*entryBytes + tailBytes, nil
+	return int64(n)*entrySize(h.compression) + tailBytes, nil
+}
+
+// storedIn reads the lengths of a trailer whose version and compression fit each other.
+func storedIn(end []byte) (content, stored uint64, groups uint32) {
+	le := binary.LittleEndian
+	groups = le.Uint32(end[24:])
+	if Compression(end[38]) == NoCompression {
+		content = le.Uint64(end[16:])
+		return content, content, groups
+	}
+	return uint64(le.Uint32(end[16:])), uint64(le.Uint32(end[20:])), groups
 }
 
 // parseTail parses the index and trailer of an object that holds count records. b is exactly tailSize bytes.
@@ -159,24 +215,73 @@ func parseTail(b []byte, count uint64) (tail, error) {
 	if crc(b[:len(b)-tailBytes+28]) != le.Uint32(end[28:]) {
 		return tail{}, damage("index", "checksum")
 	}
-	t := tail{content: le.Uint64(end[16:]), fileCRC: le.Uint32(end[32:]), groups: make([]group, 0, (len(b)-tailBytes)/entryBytes)}
+	t := tail{fileCRC: le.Uint32(end[32:]), compression: Compression(end[38])}
+	t.content, t.stored, _ = storedIn(end)
+	if t.compression != NoCompression {
+		var err error
+		if t.codec, err = t.compression.codec(); err != nil {
+			return tail{}, err
+		}
+	}
+	size := int(entrySize(t.compression))
+	t.groups = make([]group, 0, (len(b)-tailBytes)/size)
 	copy(t.hash[:], end)
-	for e := b[:len(b)-tailBytes]; len(e) > 0; e = e[entryBytes:] {
-		g := group{le.Uint32(e), le.Uint32(e[4:]), le.Uint32(e[8:])}
+	for e := b[:len(b)-tailBytes]; len(e) > 0; e = e[size:] {
+		g := group{delta: le.Uint32(e), offset: le.Uint32(e[4:])}
+		if g.stored = g.offset; size == entryBytes2 {
+			g.stored = le.Uint32(e[8:])
+		}
+		g.crc = le.Uint32(e[size-4:])
 		if n := len(t.groups); n == 0 {
-			if g.delta != 0 || g.offset != 0 {
+			if g.delta != 0 || g.offset != 0 || g.stored != 0 {
 				return tail{}, damage("index", "does not begin at the first record")
 			}
-		} else if p := t.groups[n-1]; g.delta <= p.delta || g.offset <= p.offset || g.offset-p.offset > maxGroupBytes {
+		} else if p := t.groups[n-1]; g.delta <= p.delta || g.offset <= p.offset || g.offset-p.offset > maxGroupBytes || g.stored <= p.stored || g.stored-p.stored > g.offset-p.offset {
 			return tail{}, damage("index", "entries out of order")
 		}
 		t.groups = append(t.groups, g)
 	}
 	n := len(t.groups)
-	if n == 0 || uint64(t.groups[n-1].delta) >= count || uint64(t.groups[n-1].offset) >= t.content || t.content-uint64(t.groups[n-1].offset) > maxGroupBytes {
+	if n == 0 {
+		return tail{}, damage("index", "has no entries")
+	}
+	g := t.groups[n-1]
+	if uint64(g.delta) >= count || uint64(g.offset) >= t.content || t.content-uint64(g.offset) > maxGroupBytes ||
+		uint64(g.stored) >= t.stored || t.stored-uint64(g.stored) > t.content-uint64(g.offset) {
 		return tail{}, damage("index", "entries do not fit the object")
 	}
 	return t, nil
+}
+
+// storedEnd returns the offset behind the last byte of group i in the block as it is stored.
+func (t *tail) storedEnd(i int) uint64 {
+	if i+1 < len(t.groups) {
+		return uint64(t.groups[i+1].stored)
+	}
+	return t.stored
+}
+
+// plain appends to dst the groups [first, last] uncompressed. b is their bytes as they are stored. What it appends is not
+// checked, and never longer than the index says.
+func (t *tail) plain(dst []byte, first, last int, b []byte) ([]byte, error) {
+	from := uint64(t.groups[first].stored)
+	for i := first; i <= last; i++ {
+		g := t.groups[i]
+		end, _ := t.groupEnd(i, 0)
+		n := int(end - uint64(g.offset))
+		s := b[uint64(g.stored)-from : t.storedEnd(i)-from]
+		if len(s) == n {
+			dst = append(dst, s...) // it did not shrink
+			continue
+		}
+		at := len(dst)
+		var err error
+		dst, err = t.codec.Decompress(dst, s, n)
+		if err != nil || len(dst) != at+n {
+			return dst, damage("records", fmt.Sprintf("group at offset %d, compressed with %v: %v", g.offset, t.compression, err))
+		}
+	}
+	return dst, nil
 }
 
 // groupEnd returns the end of group i: the offset behind its last byte, and the count of records up to there.

@@ -15,7 +15,7 @@ import (
 func emptyObject(t testing.TB, a *Archive, label protocol.Epoch, segStart, first, last protocol.LSN) Key {
 	k := Key{Log: testLog, Label: label, First: first, Last: last, Kind: Committed, Hash: [16]byte{byte(first), byte(last)}}
 	p := plan(label, segStart, first, last, last, 0)
-	if _, err := a.store.Put(t.Context(), a.KeyString(k), make([]byte, 200), metadata(p), objstore.IfAbsent()); err != nil && !errors.Is(err, objstore.ErrPrecondition) {
+	if _, err := a.store.Put(t.Context(), a.KeyString(k), make([]byte, 200), metadata(p, NoCompression), objstore.IfAbsent()); err != nil && !errors.Is(err, objstore.ErrPrecondition) {
 		t.Fatal(err)
 	}
 	return k

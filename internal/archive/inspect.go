@@ -16,7 +16,11 @@ import (
 type Stored struct {
 	Key  Key
 	CLSN protocol.LSN // it proves its records up to here
-	Size int64        // bytes
+	Size int64        // bytes, as it is stored
+	// Content is the bytes of its records uncompressed, with 4 for each: at once of a member of a pack that has compressed ones, of
+	// others when Verify has read them; 0: not known.
+	Content     int64
+	Compression Compression // known where Content is
 	// Name is the object's key; of a member of a pack the pack's, and the member begins at Offset.
 	Name   string
 	Packed bool
@@ -86,7 +90,7 @@ func (a *Archive) Contents(ctx context.Context, log protocol.LogID) (*Contents, 
 		if m.since != 0 {
 			since = time.Unix(m.since, 0)
 		}
-		c.Stored = append(c.Stored, Stored{Key: m.key, CLSN: m.key.Last, Size: m.size, Name: p.name, Packed: true, Offset: m.offset, Since: since,
+		c.Stored = append(c.Stored, Stored{Key: m.key, CLSN: m.key.Last, Size: m.size, Name: p.name, Packed: true, Offset: m.offset, Since: since, Content: m.content, Compression: m.compression,
 			at: &object{key: m.key, size: m.size, pack: p, base: m.offset}})
 	})
 	if err != nil {
@@ -206,12 +210,16 @@ func (r *Retention) appendHole(missing []protocol.Range, from, to protocol.LSN) 
 	return missing
 }
 
-// Verify reads a copy, in ranged reads of bounded size, and checks every checksum and the hash of its records. Errors: ErrDamaged,
-// ErrTooNew, ErrUnavailable, or the store's refusal; ErrDamaged too if it is gone.
+// Verify reads a copy, in ranged reads of bounded size, and checks every checksum and the hash of its records. It fills in
+// what only the object itself says. Errors: ErrDamaged, ErrTooNew (a *CodecError too: what cannot be uncompressed cannot be
+// verified), ErrUnavailable, or the store's refusal; ErrDamaged too if it is gone.
 func (a *Archive) Verify(ctx context.Context, s *Stored) error {
 	b, err := a.rangeOf(ctx, s.at, 0, s.Size, nil)
 	if err == nil {
 		err = Decode(s.Key, b, nil)
+	}
+	if h, bad := parseHead(b); err == nil && bad == nil {
+		s.Content, s.Compression = int64(h.content), h.compression
 	}
 	if elsewhere(err) {
 		return fmt.Errorf("%s: %w", a.nameOf(s.at), err)

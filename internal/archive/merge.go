@@ -21,7 +21,7 @@ const (
 	mergeFan = 8
 	// mergeDirectory bounds the entries that one merge holds in memory, 120 bytes each; there are at least two sources.
 	mergeDirectory = 1 << 19
-	// mergeRun is where a stretch of neighbours is cut.
+	// mergeRun is where a stretch of neighbours is cut, in bytes without compression.
 	mergeRun = 4 << 20
 	// mergeRead is the size of one ranged read of a source.
 	mergeRead = 1 << 20
@@ -312,14 +312,14 @@ func (m *merger) run(all []sourced) error {
 				doubles = append(doubles, s)
 				continue
 			}
-			if !same || s.key.First > through+1 || bytes+s.size > mergeRun {
+			if !same || s.key.First > through+1 || bytes+s.plainBytes() > mergeRun {
 				if err := m.add(run, doubles); err != nil {
 					return err
 				}
 				run, doubles, bytes = run[:0], doubles[:0], 0
 			}
 		}
-		run, bytes = append(run, s), bytes+s.size
+		run, bytes = append(run, s), bytes+s.plainBytes()
 	}
 	if err := m.add(run, doubles); err != nil {
 		return err
@@ -363,7 +363,7 @@ func (m *merger) add(run, doubles []sourced) error {
 		}
 		at := len(m.out.body)
 		m.out.body = append(m.out.body, b...)
-		m.added(s.key, at, s.since)
+		m.added(s.key, at, s.since, s.compression, s.content)
 	}
 	return nil
 }
@@ -399,7 +399,14 @@ func (m *merger) join(run []sourced) (bool, error) {
 	}
 	plan := protocol.Segment{Log: first.key.Log, Label: first.key.Label, SegStart: h.segStart, First: first.key.First, Last: last.key.Last, CLSN: last.key.Last}
 	at := len(m.out.body)
-	body, key, err := build(m.out.body, plan, func(yield func(Record, error) bool) {
+	// What is compressed stays so, whoever merges it, if it can.
+	compression := m.a.o.Compression
+	for i := range run {
+		if _, err := run[i].compression.codec(); err == nil && compression == NoCompression {
+			compression = run[i].compression
+		}
+	}
+	body, key, shape, err := build(m.out.body, plan, func(yield func(Record, error) bool) {
 		next := plan.First
 		for i := range run {
 			b, err := run[i].from.read(m.ctx, run[i].offset, run[i].size)
@@ -421,7 +428,7 @@ func (m *merger) join(run []sourced) (bool, error) {
 				return
 			}
 		}
-	})
+	}, compression)
 	m.out.body = body
 	if errors.Is(err, errPackGone) || errors.Is(err, ErrUnavailable) || m.ctx.Err() != nil {
 		return false, err
@@ -434,12 +441,12 @@ func (m *merger) join(run []sourced) (bool, error) {
 	for i := range run {
 		since = max(since, run[i].since)
 	}
-	m.added(key, at, since)
+	m.added(key, at, since, shape.compression, shape.content)
 	return true, nil
 }
 
-func (m *merger) added(k Key, at int, since int64) {
-	m.out.added(k, at, since)
+func (m *merger) added(k Key, at int, since int64, c Compression, content int64) {
+	m.out.added(k, at, since, c, content)
 	m.result.Members++
 }
 

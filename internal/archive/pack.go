@@ -73,14 +73,14 @@ func (a *Archive) FlushPack(ctx context.Context, plans []PackPlan) []PackResult 
 			continue
 		}
 		at := len(p.body)
-		body, key, err := build(p.body, *s, plans[i].Source)
+		body, key, shape, err := build(p.body, *s, plans[i].Source, a.o.Compression)
 		if err != nil {
 			results[i].Err = err
 			p.body = body[:at]
 			continue
 		}
 		p.body = body
-		p.added(key, at, 0)
+		p.added(key, at, 0, shape.compression, shape.content)
 		in = append(in, i)
 		if p.full() {
 			put()

@@ -13,11 +13,11 @@ import (
 )
 
 // A pack holds stretches of many logs in one object, so that ten thousand idle logs do not cost ten thousand PUTs a minute.
-// Each member is, byte for byte, the object that Build makes of its stretch; a directory behind the members, sorted by log,
+// Each member is a whole object of its stretch, as Flush writes one; a directory behind the members, sorted by log,
 // says where each stands. docs/FORMAT-ARCHIVE.md draws it.
 //
 //	AP1  A pack's name contains a hash over its directory, and the directory contains each member's hash: like a segment's
-//	     name it determines every byte (AR1), so "exists" means "holds exactly this".
+//	     name it determines every record and its place (AR1), so "exists" means "holds exactly this".
 //	AP2  All members are of kind Committed: the listing and the directory are proof enough (AR3).
 //	AP3  A pack is never replaced. Merging writes new packs of the next level, the last of which names its sources; they are
 //	     deleted when that one has been there for a while, so that a listing that lags shows the one or the other. A listing
@@ -26,7 +26,8 @@ import (
 //	     several segments.
 
 const (
-	packFormatV1  = 1
+	packFormatV1  = 1 // no member is compressed
+	packFormatV2  = 2 // the directory says of each member its compression and the length of its uncompressed block
 	packHeadMagic = "BTRLGPCK"
 	packTailMagic = "BTRLGPKE"
 	packHeadBytes = 16
@@ -43,6 +44,9 @@ const (
 	// maxPackObject bounds what any pack can be in bytes: nobody allocates more on a name's or a trailer's word.
 	maxPackObject = MaxPackBytes + MaxContentBytes + maxPackMembers*(memberBytes+1) + 1<<20
 )
+
+// An entry of version 2 has offsets in 32 bits.
+const _ = uint32(maxPackObject)
 
 // packKey names a pack:
 //
@@ -106,27 +110,43 @@ type member struct {
 	// since is when the store first had it, in Unix seconds, for retention by age; 0 in a pack that was not made by merging,
 	// where the pack's own time says it.
 	since int64
+	// compression of it, and content, the bytes of its uncompressed record block: 0 in a pack of version 1, which does not say.
+	compression Compression
+	content     int64
 }
 
-func (m *member) append(b []byte) []byte {
+// plainBytes is about what the member takes uncompressed.
+func (m *member) plainBytes() int64 { return max(m.size, m.content) }
+
+func (m *member) append(b []byte, version uint16) []byte {
 	le := binary.LittleEndian
-	for _, v := range [...]uint64{uint64(m.key.Log), uint64(m.key.Label), uint64(m.key.First), uint64(m.key.Last), uint64(m.offset)} {
+	for _, v := range [...]uint64{uint64(m.key.Log), uint64(m.key.Label), uint64(m.key.First), uint64(m.key.Last)} {
 		b = le.AppendUint64(b, v)
 	}
+	b = le.AppendUint32(b, uint32(m.offset))
+	if version == packFormatV1 {
+		b = le.AppendUint32(b, 0) // the upper half of the offset
+	} else {
+		b = le.AppendUint32(b, uint32(m.content))
+	}
 	b = le.AppendUint32(b, uint32(m.size))
-	b = append(b, byte(m.key.Kind), 0, 0, 0)
+	b = append(b, byte(m.key.Kind), byte(m.compression), 0, 0)
 	b = le.AppendUint64(b, uint64(m.since))
 	return append(b, m.key.Hash[:]...)
 }
 
-func parseMember(b []byte, end int64) (member, error) {
+func parseMember(b []byte, end int64, version uint16) (member, error) {
 	le := binary.LittleEndian
 	m := member{key: Key{Log: protocol.LogID(le.Uint64(b)), Label: protocol.Epoch(le.Uint64(b[8:])), First: protocol.LSN(le.Uint64(b[16:])),
-		Last: protocol.LSN(le.Uint64(b[24:])), Kind: Kind(b[44])}, offset: int64(le.Uint64(b[32:])), size: int64(le.Uint32(b[40:])), since: int64(le.Uint64(b[48:]))}
+		Last: protocol.LSN(le.Uint64(b[24:])), Kind: Kind(b[44])}, offset: int64(le.Uint64(b[32:])), size: int64(le.Uint32(b[40:])), since: int64(le.Uint64(b[48:])), compression: Compression(b[45])}
+	if version != packFormatV1 {
+		m.offset, m.content = int64(le.Uint32(b[32:])), int64(le.Uint32(b[36:]))
+	}
 	copy(m.key.Hash[:], b[56:])
 	k := &m.key
 	switch {
-	case k.Log == 0 || k.Label == 0 || k.First == 0 || k.First > k.Last || k.Last > protocol.MaxLSN || k.Kind != Committed || b[45]|b[46]|b[47] != 0:
+	case k.Log == 0 || k.Label == 0 || k.First == 0 || k.First > k.Last || k.Last > protocol.MaxLSN || k.Kind != Committed || b[46]|b[47] != 0 ||
+		version == packFormatV1 && m.compression != NoCompression || m.content > MaxContentBytes:
 		return m, damage("directory", "entry out of range")
 	case m.size < minObjectBytes || m.offset < packHeadBytes || m.offset > end-m.size || m.since < 0:
 		return m, damage("directory", "entry lies outside of the pack")
@@ -148,13 +168,22 @@ type packBuilder struct {
 func (p *packBuilder) begin(buf []byte, level uint8) {
 	p.level, p.members, p.sources = level, p.members[:0], nil
 	p.body = append(buf[:0], packHeadMagic...)
-	p.body = binary.LittleEndian.AppendUint16(p.body, packFormatV1)
-	p.body = append(p.body, make([]byte, packHeadBytes-len(p.body))...)
+	p.body = append(p.body, make([]byte, packHeadBytes-len(p.body))...) // the version is filled in at the end
+}
+
+// version is the lowest that can say what the members are.
+func (p *packBuilder) version() uint16 {
+	for i := range p.members {
+		if p.members[i].compression != NoCompression {
+			return packFormatV2
+		}
+	}
+	return packFormatV1
 }
 
 // added says that a body of the key was appended at offset.
-func (p *packBuilder) added(k Key, offset int, since int64) {
-	p.members = append(p.members, member{key: k, offset: int64(offset), size: int64(len(p.body) - offset), since: since})
+func (p *packBuilder) added(k Key, offset int, since int64, c Compression, content int64) {
+	p.members = append(p.members, member{key: k, offset: int64(offset), size: int64(len(p.body) - offset), since: since, compression: c, content: content})
 }
 
 func (p *packBuilder) full() bool {
@@ -164,14 +193,15 @@ func (p *packBuilder) full() bool {
 // finish appends directory and trailer and returns the whole and its name.
 func (p *packBuilder) finish() ([]byte, packKey) {
 	le := binary.LittleEndian
-	at := len(p.body)
+	at, version := len(p.body), p.version()
+	le.PutUint16(p.body[len(packHeadMagic):], version)
 	k := packKey{level: p.level, lowest: p.members[0].key.Log, highest: p.members[len(p.members)-1].key.Log, members: uint32(len(p.members))}
 	sum := sha256.New()
 	var fences []byte
 	for block := range slices.Chunk(p.members, blockMembers) {
 		from := len(p.body)
 		for i := range block {
-			p.body = block[i].append(p.body)
+			p.body = block[i].append(p.body, version)
 		}
 		sum.Write(p.body[from:])
 		p.body = le.AppendUint32(p.body, crc(p.body[from:]))
@@ -190,7 +220,7 @@ func (p *packBuilder) finish() ([]byte, packKey) {
 	}
 	p.body = le.AppendUint64(p.body, uint64(at))
 	p.body = le.AppendUint32(p.body, crc(p.body[from:]))
-	p.body = le.AppendUint16(p.body, packFormatV1)
+	p.body = le.AppendUint16(p.body, version)
 	p.body = append(p.body, 0, 0)
 	p.body = append(p.body, packTailMagic...)
 	return p.body, k
@@ -198,6 +228,7 @@ func (p *packBuilder) finish() ([]byte, packKey) {
 
 // packTail is the parsed end of a pack.
 type packTail struct {
+	version   uint16
 	directory int64 // offset of the first block
 	members   int
 	fences    []protocol.LogID // of each block, the log of its first entry
@@ -214,7 +245,7 @@ func packTailSize(b []byte, k packKey, size int64) (int64, error) {
 	if string(b[48:]) != packTailMagic {
 		return 0, damage("trailer", "no trailer of a pack")
 	}
-	if v := le.Uint16(b[44:]); v != packFormatV1 {
+	if v := le.Uint16(b[44:]); v != packFormatV1 && v != packFormatV2 {
 		return 0, versionError(v)
 	}
 	members, blocks, sources, at := le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:]), int64(le.Uint64(b[32:]))
@@ -235,7 +266,7 @@ func parsePackTail(b []byte) (*packTail, error) {
 	if crc(b[:len(b)-packTailBytes+40]) != le.Uint32(end[40:]) {
 		return nil, damage("trailer", "checksum")
 	}
-	t := &packTail{directory: int64(le.Uint64(end[32:])), members: int(le.Uint32(end[16:]))}
+	t := &packTail{version: le.Uint16(end[44:]), directory: int64(le.Uint64(end[32:])), members: int(le.Uint32(end[16:]))}
 	f := b[:len(b)-packTailBytes]
 	for range le.Uint32(end[24:]) {
 		t.sources = append(t.sources, [HashBytes]byte(f))
@@ -264,7 +295,7 @@ func (t *packTail) parseBlock(i int, b []byte) ([]member, error) {
 	}
 	members := make([]member, 0, n/memberBytes)
 	for b = b[:n]; len(b) > 0; b = b[memberBytes:] {
-		m, err := parseMember(b, t.directory)
+		m, err := parseMember(b, t.directory, t.version)
 		if err != nil {
 			return nil, err
 		}

@@ -340,7 +340,7 @@ type footers struct {
 	entries int
 }
 
-// maxFooterEntries bounds the index entries that a Reader caches, 12 bytes each. One footer is kept whatever its size.
+// maxFooterEntries bounds the index entries that a Reader caches, 16 bytes each. One footer is kept whatever its size.
 const maxFooterEntries = 1 << 18
 
 func (f *footers) get(key string) *tail {

@@ -25,16 +25,27 @@ func (t *tail) groupOf(delta protocol.LSN) int {
 
 // fetch reads the bytes of a unit into buf.
 func (r *Reader) fetch(ctx context.Context, u *unit, buf *[]byte) error {
-	from := uint64(u.tail.groups[u.first].offset)
-	end, _ := u.tail.groupEnd(u.last, uint64(u.o.key.Last-u.o.key.First)+1)
+	from, end := uint64(u.tail.groups[u.first].stored), u.tail.storedEnd(u.last)
+	into := buf
+	if u.tail.compression != NoCompression {
+		into = getBuffer()
+		defer buffers.Put(into)
+	}
 	if u.whole != nil {
-		*buf = append((*buf)[:0], u.whole[headBytes+from:headBytes+end]...)
+		*into = append((*into)[:0], u.whole[headBytes+from:headBytes+end]...)
 	} else {
-		b, err := r.a.rangeOf(ctx, u.o, int64(headBytes+from), int64(end-from), *buf)
+		b, err := r.a.rangeOf(ctx, u.o, int64(headBytes+from), int64(end-from), *into)
 		if err != nil {
 			return err
 		}
+		*into = b
+	}
+	if into != buf {
+		b, err := u.tail.plain((*buf)[:0], u.first, u.last, *into)
 		*buf = b
+		if err != nil {
+			return fmt.Errorf("archive: %q: %w", r.a.nameOf(u.o), err)
+		}
 	}
 	b := *buf
 	for i := u.first; i <= u.last; i++ {
@@ -45,7 +56,7 @@ func (r *Reader) fetch(ctx context.Context, u *unit, buf *[]byte) error {
 	return nil
 }
 
-// bytes returns group i of the unit's bytes.
+// bytes returns group i of the unit's bytes, which are not compressed any more.
 func (u *unit) bytes(b []byte, i int) []byte {
 	from := uint64(u.tail.groups[u.first].offset)
 	end, _ := u.tail.groupEnd(i, uint64(u.o.key.Last-u.o.key.First)+1)

@@ -34,19 +34,20 @@ const exampleCheckout = "/checkout/of/" + "btrlog"
 
 // rules are all that run on a tree alone.
 var rules = map[string]func(*Tree) []string{
-	"Arrows":       func(t *Tree) []string { return Arrows(t, Table) },
-	"Purity":       func(t *Tree) []string { return Purity(t, "internal/protocol") },
-	"PackageNames": PackageNames,
-	"FileLength":   FileLength,
-	"TestManners":  TestManners,
-	"Markers":      Markers,
-	"MachinePaths": func(t *Tree) []string { return MachinePaths(t, exampleCheckout) },
-	"Format":       Format,
-	"DocComments":  DocComments,
-	"NamedTests":   NamedTests,
-	"GoMod":        func(t *Tree) []string { return GoMod(t, "go.mod", Modules) },
-	"ProgramGoMod": func(t *Tree) []string { return GoMod(t, program+"/go.mod", ProgramModules) },
-	"TortureGoMod": func(t *Tree) []string { return GoMod(t, "torture/go.mod", TortureModules) },
+	"Arrows":        func(t *Tree) []string { return Arrows(t, Table) },
+	"Purity":        func(t *Tree) []string { return Purity(t, "internal/protocol") },
+	"PackageNames":  PackageNames,
+	"FileLength":    FileLength,
+	"TestManners":   TestManners,
+	"Markers":       Markers,
+	"MachinePaths":  func(t *Tree) []string { return MachinePaths(t, exampleCheckout) },
+	"Format":        Format,
+	"DocComments":   DocComments,
+	"NamedTests":    NamedTests,
+	"GoMod":         func(t *Tree) []string { return GoMod(t, "go.mod", Modules) },
+	"ProgramGoMod":  func(t *Tree) []string { return GoMod(t, program+"/go.mod", ProgramModules) },
+	"CompressGoMod": func(t *Tree) []string { return GoMod(t, "compress/zstd/go.mod", CompressModules) },
+	"TortureGoMod":  func(t *Tree) []string { return GoMod(t, "torture/go.mod", TortureModules) },
 }
 
 // TestHouse is the lint of this module.

@@ -19,11 +19,18 @@ var Modules []Module
 // ProgramModules is what the module of the program may require itself; what those require comes with them.
 var ProgramModules = []Module{
 	{"github.com/btrlog/btrlog", "Apache-2.0", "the program is around it"},
+	{"github.com/btrlog/btrlog/compress/zstd", "Apache-2.0", "archived records that are compressed; it brings github.com/klauspost/compress (BSD-3-Clause)"},
 	{"github.com/btrlog/btrlog/objstore/azure", "Apache-2.0", "az:// stores; it brings the official SDK"},
 	{"github.com/btrlog/btrlog/objstore/gcs", "Apache-2.0", "gs:// stores; it brings the official SDK"},
 	{"github.com/btrlog/btrlog/objstore/s3", "Apache-2.0", "s3:// stores; it brings the official SDK"},
 	{"github.com/spf13/cobra", "Apache-2.0", "command tree, help and completion from one source"},
 	{"github.com/spf13/pflag", "BSD-3-Clause", "flags of cobra's commands"},
+}
+
+// CompressModules is what the module of the compressor may require itself.
+var CompressModules = []Module{
+	{"github.com/btrlog/btrlog", "Apache-2.0", "it registers itself there"},
+	{"github.com/klauspost/compress", "BSD-3-Clause", "zstd in Go; the standard library has none"},
 }
 
 // TortureModules is what the module of the torture test may require itself.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/btrlog/btrlog/internal/archive"
 	"github.com/btrlog/btrlog/internal/meta"
 	"github.com/btrlog/btrlog/internal/protocol"
 	"github.com/btrlog/btrlog/internal/ring"
@@ -59,6 +60,9 @@ type Config struct {
 	// PackEvery is how often, at most, the node puts the short stretches that are due of all its logs into one object; it delays
 	// them by no more than that. Default 40 s; negative: each is an object of its own.
 	PackEvery time.Duration
+	// Compression is how the node stores archived records; its codec must be linked. Whoever reads them needs the codec too: nodes
+	// and clients hand objects on as they are. Nodes of one cluster may differ.
+	Compression archive.Compression
 	// PackSettled is how long the store must have had a pack before it is merged, or deleted because it was. Listings of the store
 	// must not lag by as much. Default 5 min.
 	PackSettled time.Duration

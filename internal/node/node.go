@@ -300,7 +300,7 @@ func (n *Node) joinCluster(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
-	if n.archive, err = archive.New(n.requests.archive.Wrap(n.cfg.Store), archive.Options{Root: n.cfg.Root, Sleep: sleep, Rand: mathrand.Float64}); err != nil {
+	if n.archive, err = archive.New(n.requests.archive.Wrap(n.cfg.Store), archive.Options{Root: n.cfg.Root, Sleep: sleep, Rand: mathrand.Float64, Compression: n.cfg.Compression}); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
 	if err := n.probe(ctx); err != nil {
