@@ -149,7 +149,12 @@ func (j *job) run(ctx context.Context, n *Node) report {
 	if j.key.label == 0 {
 		r.objects, r.err = collect.Look(ctx, n.archive, n.catalog, j.key.log, j.key.first)
 	} else {
-		r.objects, r.err = n.archive.Flush(ctx, j.seg, records(j.view, j.seg))
+		src := records(j.view, j.seg)
+		if !j.key.snapshot { // a failure snapshot is in a hurry: another disk may die
+			p := pacer{spread: n.cfg.FlushGrace / paceShare, waiting: func() int { return len(n.jobs) }, now: time.Now, sleep: sleep}
+			src = p.paced(ctx, j.seg, src)
+		}
+		r.objects, r.err = n.archive.Flush(ctx, j.seg, src)
 	}
 	return r
 }

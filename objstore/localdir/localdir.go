@@ -366,7 +366,7 @@ func (s *Store) writeTemp(temp string, h *header, body []byte, small bool) (*os.
 	}
 	s.step("temp-header")
 	if len(body) > 0 {
-		if _, err := f.Write(body); err != nil {
+		if err := writeBody(f, int64(len(head)), body); err != nil {
 			return fail(err)
 		}
 	}
