@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/btrlog/btrlog/internal/protocol"
@@ -189,5 +190,21 @@ func TestChecker(t *testing.T) {
 		if s.broken == "" && len(broken) > 0 || s.broken != "" && (len(broken) == 0 || broken[0] != s.broken) {
 			t.Errorf("%s: found %v, want %q", s.name, broken, s.broken)
 		}
+	}
+}
+
+// An accepted loss can skip 10^12 LSNs, and a judge that went through them would not end: seed 7001 and those behind it stood still for a quarter
+// of an hour.
+func TestJudgeOfTheTailPassesOverASkip(t *testing.T) {
+	const far = protocol.LSN(1e12)
+	j := onlyCommitted{seen: map[protocol.LSN]told{3: {[]byte("a"), "reader", 1}, far + 3: {[]byte("b"), "reader", 9}}, top: far + 3}
+	if c := j.opened(openFact{epoch: 5, tail: 3, who: "writer"}); c != "" {
+		t.Errorf("nothing above the tail is of an earlier epoch: %s", c)
+	}
+	if c := j.opened(openFact{epoch: 12, tail: 3, who: "writer"}); c == "" {
+		t.Errorf("LSN %d of epoch 9 was read, and is not in what epoch 12 opened", far+3)
+	}
+	if c := j.final(2, "auditor"); !strings.Contains(string(c), "told LSN 3") {
+		t.Errorf("the lowest that is missing is LSN 3: %s", c)
 	}
 }
