@@ -121,7 +121,7 @@ func TestMutantsAreKilled(t *testing.T) {
 		"lost-race-412": 10, "read-without-fence": 10, "take-appends-below-promise": 10, "decide-early": 10, "trust-foreign-archive": 10, "blank-nodes-vote": 20,
 		"no-repair": 10, "repair-keeps-label": 10, "no-copy-to-newcomers": 30, "activate-before-record": 10, "install-unchecked": 20, "label-is-owner": 60,
 		"commit-out-of-order": 60, "commit-below-quorum": 20, "watermark-falls": 10, "drop-before-archived": 10, "sync-left-out": 10,
-		"forget-loss": 10, "delete-first": 40,
+		"forget-loss": 60, "delete-first": 60,
 	}
 	if raced {
 		seeds = map[string]int{"no-repair": 10}
