@@ -84,30 +84,12 @@ type store struct {
 	name      string
 }
 
-func open(ctx context.Context, u *url.URL) (objstore.Store, error) {
-	o := Options{Container: u.Host, Prefix: strings.Trim(u.Path, "/")}
-	bad := func(format string, args ...any) (objstore.Store, error) {
-		return nil, fmt.Errorf("objstore: az URL: %s; write for example az://container/prefix?account=name", fmt.Sprintf(format, args...))
-	}
-	if u.User != nil {
-		return bad("credentials do not belong into it; use the environment")
-	}
-	q, err := url.ParseQuery(u.RawQuery)
+func open(ctx context.Context, u *url.URL) (_ objstore.Store, err error) {
+	var o Options
+	o.Container, o.Prefix, err = remote.ReadURL(u, "az://container/prefix?account=name", map[string]remote.Param{
+		"account": remote.Text(&o.Account), "endpoint": remote.Text(&o.Endpoint)})
 	if err != nil {
-		return bad("its query is malformed")
-	}
-	for k, v := range q {
-		if len(v) != 1 || v[0] == "" {
-			return bad("%q needs one value", k)
-		}
-		switch k {
-		case "account":
-			o.Account = v[0]
-		case "endpoint":
-			o.Endpoint = v[0]
-		default:
-			return bad("%q is not known; account and endpoint are", k)
-		}
+		return nil, err
 	}
 	return New(ctx, o)
 }

@@ -69,28 +69,11 @@ type store struct {
 	name   string
 }
 
-func open(ctx context.Context, u *url.URL) (objstore.Store, error) {
-	o := Options{Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")}
-	bad := func(format string, args ...any) (objstore.Store, error) {
-		return nil, fmt.Errorf("objstore: gs URL: %s; write for example gs://bucket/prefix", fmt.Sprintf(format, args...))
-	}
-	if u.User != nil {
-		return bad("credentials do not belong into it; use the environment")
-	}
-	q, err := url.ParseQuery(u.RawQuery)
+func open(ctx context.Context, u *url.URL) (_ objstore.Store, err error) {
+	var o Options
+	o.Bucket, o.Prefix, err = remote.ReadURL(u, "gs://bucket/prefix", map[string]remote.Param{"endpoint": remote.Text(&o.Endpoint)})
 	if err != nil {
-		return bad("its query is malformed")
-	}
-	for k, v := range q {
-		if len(v) != 1 || v[0] == "" {
-			return bad("%q needs one value", k)
-		}
-		switch k {
-		case "endpoint":
-			o.Endpoint = v[0]
-		default:
-			return bad("%q is not known; endpoint is", k)
-		}
+		return nil, err
 	}
 	return New(ctx, o)
 }

@@ -65,36 +65,18 @@ type store struct {
 	name   string
 }
 
-func open(ctx context.Context, u *url.URL) (objstore.Store, error) {
-	o := Options{Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")}
-	bad := func(format string, args ...any) (objstore.Store, error) {
-		return nil, fmt.Errorf("objstore: s3 URL: %s; write for example s3://bucket/prefix?region=eu-west-1", fmt.Sprintf(format, args...))
-	}
-	if u.User != nil {
-		return bad("credentials do not belong into it; use the environment or a profile")
-	}
-	q, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return bad("its query is malformed")
-	}
-	for k, v := range q {
-		if len(v) != 1 || v[0] == "" {
-			return bad("%q needs one value", k)
-		}
-		switch k {
-		case "region":
-			o.Region = v[0]
-		case "endpoint":
-			o.Endpoint = v[0]
-		case "profile":
-			o.Profile = v[0]
-		case "path-style":
-			if o.PathStyle, err = strconv.ParseBool(v[0]); err != nil {
-				return bad("path-style is true or false, not %q", v[0])
+func open(ctx context.Context, u *url.URL) (_ objstore.Store, err error) {
+	var o Options
+	o.Bucket, o.Prefix, err = remote.ReadURL(u, "s3://bucket/prefix?region=eu-west-1", map[string]remote.Param{
+		"region": remote.Text(&o.Region), "endpoint": remote.Text(&o.Endpoint), "profile": remote.Text(&o.Profile),
+		"path-style": func(v string) (err error) {
+			if o.PathStyle, err = strconv.ParseBool(v); err != nil {
+				return fmt.Errorf("true or false, not %q", v)
 			}
-		default:
-			return bad("%q is not known; region, endpoint, path-style and profile are", k)
-		}
+			return nil
+		}})
+	if err != nil {
+		return nil, err
 	}
 	return New(ctx, o)
 }
