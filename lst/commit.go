@@ -77,6 +77,7 @@ type pending struct {
 	batches []pendingBatch
 	seals   []pendingSeal
 	root    *rootInfo
+	through bool // written so that it is down when the write returns
 	done    bool
 }
 
@@ -195,19 +196,20 @@ func (s *Store) Prepare(b *Batch) (Write, error) {
 	if err := s.check(b); err != nil {
 		return Write{}, err
 	}
-	p, err := s.prepare([]*Batch{b})
+	p, err := s.prepare([]*Batch{b}, true)
 	if err != nil {
 		return Write{}, err
 	}
 	at := p.batches[0].at
 	return Write{
-		Ticket: p.ticket, File: p.seg.file, Offset: p.off, Buffer: p.buf, p: p,
+		Ticket: p.ticket, File: s.writeTo(p), Offset: p.off, Buffer: p.buf, p: p,
 		Location: Location{Segment: at.seg(), Offset: at.off(), Length: b.Bytes()},
 	}, nil
 }
 
-// prepare encodes checked batches into one write. Under mu.
-func (s *Store) prepare(batches []*Batch) (*pending, error) {
+// prepare encodes checked batches into one write, which is to be down when it
+// returns if through is set. Under mu.
+func (s *Store) prepare(batches []*Batch, through bool) (*pending, error) {
 	if s.closed {
 		return nil, ErrClosed
 	}
@@ -235,6 +237,7 @@ func (s *Store) prepare(batches []*Batch) (*pending, error) {
 	}
 	s.rideAlong(p, int(need), records)
 	s.pad(p)
+	p.through = through && s.dsync
 	s.launch(p)
 	return p, nil
 }
@@ -486,8 +489,9 @@ func (s *Store) appendLink(b []byte) []byte {
 // Complete reports the end of a prepared write. Records become visible, and may
 // be acknowledged, once their write and all before it are complete: Complete
 // returns nil as soon as the report is taken, so an owner with several writes in
-// flight acknowledges up to the ticket that Completed returns. In Buffered mode
-// the records are then Acknowledged; call Sync to force them.
+// flight acknowledges up to the ticket that Completed returns. In Buffered mode, and
+// in Direct mode behind a commit that was not forced, the records are then
+// Acknowledged; call Sync to force them.
 //
 // A failed write latches the store: this and every later call fails with the
 // first error, and what the write held is unknown until the store is reopened.
@@ -547,11 +551,15 @@ func (s *Store) applyWrite(p *pending) {
 	for i := range p.seals {
 		s.ix.sealDone(&p.seals[i])
 	}
-	s.applied = mkpos(p.seg.head.number, p.off+int64(len(p.buf)))
-	s.completed = p.ticket
-	if s.dsync {
+	// A synced write says nothing of those before it that were not synced: if one of
+	// them is lost, recovery ends there and never comes to this one. So durable moves
+	// with it only if nothing in front is open, and else with the next Sync.
+	whole := p.through && s.durable == s.applied
+	s.applied = p.pos()
+	if whole {
 		s.durable = s.applied
 	}
+	s.completed = p.ticket
 	if p.root != nil {
 		s.snapDone(p.root)
 	}

@@ -119,10 +119,10 @@ func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 	}
 	p := &s.alone
 	b.loc = Location{Segment: at.seg(), Offset: at.off(), Length: len(b.frame)}
-	p.seg, p.off, p.buf, p.done = s.active, s.nextOff, b.frame, false
+	p.seg, p.off, p.buf, p.done, p.through = s.active, s.nextOff, b.frame, false, s.through(b.force)
 	p.batches = append(p.batches[:0], pendingBatch{b, at})
 	s.launch(p)
-	file, off, ticket := p.seg.file, p.off, p.ticket
+	file, off, ticket, end := s.writeTo(p), p.off, p.ticket, p.pos()
 	s.ix.cache.prefetch(len(b.frame), at) // here when the write is done
 	s.mu.Unlock()
 
@@ -138,9 +138,9 @@ func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 		err = s.waitCompleted(ticket)
 	}
 	s.cond.Broadcast()
-	due := s.upkeepDue()
+	due, open := s.upkeepDue(), s.durable < end
 	s.mu.Unlock()
-	if err == nil && b.force && !s.dsync {
+	if err == nil && b.force && open {
 		err = s.Sync()
 	}
 	if err == nil && due {
@@ -186,7 +186,7 @@ func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
 		s.mu.Unlock()
 		return n
 	}
-	p, err := s.prepare(good)
+	p, err := s.prepare(good, s.through(force))
 	if err != nil {
 		s.mu.Unlock()
 		for _, b := range good {
@@ -197,7 +197,8 @@ func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
 	for _, pb := range p.batches {
 		pb.b.loc = Location{Segment: pb.at.seg(), Offset: pb.at.off(), Length: pb.b.Bytes()}
 	}
-	w := Write{Ticket: p.ticket, File: p.seg.file, Offset: p.off, Buffer: p.buf, p: p}
+	w := Write{Ticket: p.ticket, File: s.writeTo(p), Offset: p.off, Buffer: p.buf, p: p}
+	end := p.pos()
 	s.mu.Unlock()
 
 	werr := w.Execute()
@@ -206,9 +207,11 @@ func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
 	s.finish(p, werr)
 	err = s.waitCompleted(w.Ticket)
 	s.cond.Broadcast()
-	due := s.upkeepDue()
+	due, open := s.upkeepDue(), s.durable < end
 	s.mu.Unlock()
-	if err == nil && force && !s.dsync {
+	// Before the answer: of what was written without a sync in front of a forced
+	// commit nothing may be missing either, or recovery would end in front of it.
+	if err == nil && force && open {
 		err = s.Sync()
 	}
 	if err == nil && due {
@@ -218,6 +221,31 @@ func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
 		answer(b, err)
 	}
 	return n
+}
+
+// through reports whether a write goes down at once. It does not if nobody waits for
+// that, nor if something in front of it has to be synced anyway: then one fdatasync
+// behind it does both. Under mu.
+func (s *Store) through(force bool) bool { return s.dsync && force && s.durable == s.applied }
+
+// writeTo returns the file that a write goes to. What need not go down at once goes
+// through the page cache, also in Direct mode. The two do not get in each other's
+// way: a direct write first writes back and drops the cached pages that it touches.
+// Under mu.
+func (s *Store) writeTo(p *pending) vfs.File {
+	w := p.seg
+	if p.through || !s.dsync {
+		return w.file
+	}
+	if w.cached == nil {
+		f, err := s.opt.FS.Open(w.path, 0)
+		if err != nil {
+			p.through = true // slower, and as good
+			return w.file
+		}
+		w.cached = f
+	}
+	return w.cached
 }
 
 // conflicts reports whether b appends to a stream that a batch of the same
@@ -296,7 +324,7 @@ func (s *Store) closeRetired() {
 	keep := s.retired[:0]
 	for _, w := range s.retired {
 		if w.head.number < s.durable.seg() && w.head.number < s.applied.seg() {
-			if err := w.file.Close(); err != nil && !errors.Is(err, vfs.ErrCrashed) {
+			if err := w.close(); err != nil && !errors.Is(err, vfs.ErrCrashed) {
 				s.latch(err)
 			}
 			continue

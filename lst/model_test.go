@@ -287,7 +287,7 @@ func (m *modelRun) commitSplit() {
 		if m.s.Completed() < f.w.Ticket {
 			m.fatal("write %d is not complete", f.w.Ticket)
 		}
-		m.h.commit(f.ops, m.opt.Mode == Direct)
+		m.h.commit(f.ops, m.s.durable == m.s.applied) // not behind a commit that was not forced
 		m.ops++
 		m.remember(f.w.Location)
 	}
@@ -336,7 +336,7 @@ func (m *modelRun) one() {
 		fill(&m.b, ops)
 		d := Durability(r.IntN(2))
 		loc, err := m.s.Commit(&m.b, d)
-		m.outcome(ops, loc, err, d == Forced || m.opt.Mode == Direct)
+		m.outcome(ops, loc, err, d == Forced)
 	case k < 860:
 		m.commitSplit()
 	case k < 875:

@@ -28,9 +28,10 @@ const (
 	// Buffered appends through the page cache. An Acknowledged commit survives
 	// the end of the process, a Forced one is fdatasync'ed.
 	Buffered Mode = iota
-	// Direct writes into preallocated, zeroed files with O_DIRECT|O_DSYNC: every
-	// commit is durable when it returns, at the price of one block per write.
-	// Where the file system has no direct I/O it falls back to O_DSYNC alone and
+	// Direct writes into preallocated, zeroed files with O_DIRECT|O_DSYNC: a Forced
+	// commit is one such write, padded to the device's block. An Acknowledged one has
+	// the same layout and goes through the page cache; the next Forced one, or Sync,
+	// syncs it. Where the file system has no direct I/O it falls back to O_DSYNC alone and
 	// says so in RecoveryReport and Stats.
 	Direct
 )
@@ -39,8 +40,8 @@ const (
 type Durability uint8
 
 const (
-	// Acknowledged commits survive the end of the process but, in Buffered mode,
-	// not the loss of power before the next snapshot or Sync.
+	// Acknowledged commits survive the end of the process, but not the loss of power
+	// before the next snapshot, Sync or Forced commit.
 	Acknowledged Durability = iota
 	// Forced commits, and all before them, survive the loss of power.
 	Forced
@@ -69,8 +70,8 @@ type Options struct {
 	MaxRecordBytes int
 	// SnapshotRecords, SnapshotBytes and SnapshotInterval start a snapshot when
 	// that much was committed since the last, or that much time has passed and
-	// something was committed. They bound the work of a restart and, in Buffered
-	// mode, what a power loss takes of Acknowledged commits. Zero means 100,000
+	// something was committed. They bound the work of a restart and what a power
+	// loss takes of Acknowledged commits. Zero means 100,000
 	// records, a quarter of a segment, 10 seconds.
 	SnapshotRecords  int
 	SnapshotBytes    int64

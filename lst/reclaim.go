@@ -135,7 +135,7 @@ func (s *Store) indexWrite() error {
 			return err
 		}
 	}
-	p, err := s.prepare(nil)
+	p, err := s.prepare(nil, s.through(true))
 	if err != nil {
 		s.mu.Unlock()
 		return err

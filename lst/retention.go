@@ -237,7 +237,7 @@ func (s *Store) commitOwn(b *Batch) error {
 		s.mu.Unlock()
 		return err
 	}
-	p, err := s.prepare([]*Batch{b})
+	p, err := s.prepare([]*Batch{b}, s.through(true))
 	if err != nil {
 		s.mu.Unlock()
 		return err
@@ -248,7 +248,9 @@ func (s *Store) commitOwn(b *Batch) error {
 
 // writeOut does a prepared write of the store's own and waits until it is complete.
 func (s *Store) writeOut(p *pending) error {
-	w := Write{Ticket: p.ticket, File: p.seg.file, Offset: p.off, Buffer: p.buf, p: p}
+	s.mu.Lock()
+	w := Write{Ticket: p.ticket, File: s.writeTo(p), Offset: p.off, Buffer: p.buf, p: p}
+	s.mu.Unlock()
 	werr := error(nil)
 	if len(w.Buffer) > 0 {
 		werr = w.Execute()

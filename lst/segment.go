@@ -17,10 +17,12 @@ import (
 type writeSegment struct {
 	head segHeader
 	file vfs.File // nil until it is, or soon will be, the active one: one write descriptor is enough
-	path string
-	run  vfs.Flag // how it is opened for appending
-	size int64    // frames must end at or before it
-	soon bool     // the keeper was told to open it
+	// cached is the way through the page cache, for what is not forced in Direct mode; nil until there is such a write.
+	cached vfs.File
+	path   string
+	run    vfs.Flag // how it is opened for appending
+	size   int64    // frames must end at or before it
+	soon   bool     // the keeper was told to open it
 }
 
 const bufferAlign = 4096
@@ -159,6 +161,15 @@ func (s *Store) openSegment(w *writeSegment) error {
 		f, err = s.opt.FS.Open(w.path, w.run&^vfs.Direct)
 	}
 	w.file = f
+	return err
+}
+
+// close closes what is open.
+func (w *writeSegment) close() error {
+	err := w.file.Close()
+	if w.cached != nil {
+		err = errors.Join(err, w.cached.Close())
+	}
 	return err
 }
 

@@ -455,7 +455,7 @@ func (s *Store) snapDone(r *rootInfo) {
 		n.deltaBytes += r.bytes
 		n.deltas++
 	}
-	if s.dsync {
+	if s.durable == s.applied {
 		n.synced = n.last
 	} else {
 		n.needSync = true

@@ -19,7 +19,7 @@ type Store struct {
 	opt     Options
 	lock    io.Closer
 	storeID [16]byte
-	dsync   bool // writes are durable when they return
+	dsync   bool // a write can be down when it returns (Direct mode)
 	direct  directState
 	ix      *index
 
@@ -154,7 +154,7 @@ func (s *Store) releaseFiles(flying bool) {
 	s.ix.files.close()
 	for _, w := range append(s.retired, s.active, s.spare) {
 		if w != nil && w.file != nil && !flying {
-			w.file.Close()
+			_ = w.close()
 		}
 	}
 	s.lock.Close()

@@ -83,8 +83,8 @@ func (w *world) nodeCut(k kind, rec *record) error {
 	return err
 }
 
-// onlyControl puts a new log of memory durability in the place of the others, on nodes that all go through the page cache: what is
-// written directly is on the device anyway.
+// onlyControl puts a new log of memory durability in the place of the others, on nodes that all go through the page cache: nothing
+// that is forced writes back what stands in front of it.
 func (w *world) onlyControl(ctx context.Context, name string) error {
 	if err := w.load.end(); err != nil {
 		return err

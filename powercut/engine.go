@@ -43,6 +43,7 @@ var engineKinds = []engineCut{
 	{mode: "direct", style: guest.StylePipeline, device: "cache"},
 	{mode: "buffered", style: guest.StyleCommit, device: "flakey"},
 	{mode: "buffered", style: guest.StyleSoft, device: "cache"},
+	{mode: "direct", style: guest.StyleSoft, device: "cache"},
 	{mode: "direct", style: guest.StylePipeline, device: "flakey"},
 }
 

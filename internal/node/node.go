@@ -436,8 +436,9 @@ func (n *Node) unlisten() {
 	}
 }
 
-// reclaimer gives back the files of one store in which nothing lives any more. It writes and syncs, so it is no work for the
-// shard's thread.
+// reclaimer gives back the files of one store in which nothing lives any more, and once a second (releaseEvery) syncs what was
+// committed without force: what a power cut may take of a log of memory durability is no older than that and the sync, also when
+// nothing more is written. It writes and syncs, so it is no work for the shard's thread.
 func (n *Node) reclaimer(ctx context.Context, t *thread) {
 	for {
 		select {
@@ -445,7 +446,11 @@ func (n *Node) reclaimer(ctx context.Context, t *thread) {
 			return
 		case <-t.reclaim:
 		}
-		dropped, err := t.core.Store().Reclaim()
+		err := t.core.Store().Sync() // nothing, if all was forced
+		dropped := 0
+		if err == nil {
+			dropped, err = t.core.Store().Reclaim()
+		}
 		switch {
 		case errors.Is(err, lst.ErrNoSpace):
 			n.log.Repeat(slog.LevelWarn, strconv.Itoa(t.index), "no space to reclaim files", "shard", t.index, "error", err)

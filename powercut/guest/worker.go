@@ -56,7 +56,7 @@ type worker struct {
 	store *lst.Store
 	style string
 	run   uint64
-	soft  bool // the mode leaves something to force
+	soft  bool // a write that is complete is not durable yet: the mode is buffered
 
 	mu  sync.Mutex
 	out *bufio.Writer
@@ -177,7 +177,7 @@ func (w *worker) commits(stream int) error {
 	case w.style == StyleClaim:
 		d = lst.Acknowledged
 	case w.style == StyleSoft, stream == WorkerStreams:
-		d, claim = lst.Acknowledged, !w.soft
+		d, claim = lst.Acknowledged, false
 	}
 	trimmed := uint64(0)
 	for next := w.next(stream); ; {
@@ -202,7 +202,7 @@ func (w *worker) commits(stream int) error {
 				return err
 			}
 		}
-		if d == lst.Acknowledged && w.soft {
+		if d == lst.Acknowledged {
 			time.Sleep(2 * time.Millisecond) // so that the page cache does not run far ahead of the disk
 		}
 	}
