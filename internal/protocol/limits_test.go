@@ -31,6 +31,7 @@ func TestLimits(t *testing.T) {
 	check(uint64(MaxLSN)+MaxWindow+MaxBatchRecords > uint64(MaxLSN), "LSN arithmetic does not wrap")
 	check(defaultWindowBytes >= MaxRecordBytes, "the largest record fits the window's bytes")
 	check(minRTO < initialRTO && initialRTO < maxRTO && maxRTO < downAfter, "the timeouts are in order")
+	check(minProbe < minRTO, "a probe comes before the time-out")
 	check(pushDelay < minRTO, "an idle writer pushes its watermark before it sends anything again")
 	check(maxUnitsInFlight <= maxUnitsHeld, "what is in flight is held")
 	check(storedMore&storedVersionMask == 0 && storedVersion&^storedVersionMask == 0, "flags and version of a stored head do not overlap")

@@ -56,6 +56,7 @@ const (
 	initialRTO  = 30 * Millisecond
 	minRTO      = 10 * Millisecond
 	maxRTO      = 500 * Millisecond
+	minProbe    = 2 * Millisecond    // see probe
 	downAfter   = 2000 * Millisecond // a node silent so long gets probes only
 	pushDelay   = 2 * Millisecond    // idle time after which the watermark is pushed by itself
 	resendBurst = 64                 // appends sent again to one node in one tick
@@ -83,9 +84,10 @@ type follower struct {
 	heard     Time
 	resendAt  Time
 	rto       Time
-	resent    LSN  // highest LSN sent again since the timer fired; what follows goes out with the acknowledgements
-	passed    LSN  // highest LSN that was looked at because a later one was acknowledged; see sendPassed
-	activated bool // it has activated this epoch (or was not found to lack it)
+	probes    uint8 // probes since it was last heard without one: each doubles the time to the next
+	resent    LSN   // highest LSN sent again since the timer fired; what follows goes out with the acknowledgements
+	passed    LSN   // highest LSN that was looked at because a later one was acknowledged; see sendPassed
+	activated bool  // it has activated this epoch (or was not found to lack it)
 	refuses   Status
 	promised  Epoch
 	wmAt      Time // when the watermark may be pushed again
@@ -130,6 +132,7 @@ type Writer struct {
 
 	nodes  []follower
 	srtt   Time
+	rttvar Time // mean deviation from it
 	lastAt Time // last append
 	err    error
 	token  Epoch // the last token that this client took: the writer's own, or that of a re-open under way
@@ -502,7 +505,7 @@ func (w *Writer) ackAppend(now Time, i int, a *Ack, silent bool) {
 		// until one does. With the time of an outage as round trip every later loss would wait for the longest time-out.
 		if s := w.slot(to); (s.acks|s.again)&bit == 0 {
 			w.measure(now - s.sentAt)
-			n.rto = w.baseRTO()
+			n.rto, n.probes = w.baseRTO(), 0
 		}
 	}
 	arrived := 0 // appends that were sent again
@@ -538,10 +541,12 @@ func (w *Writer) ackAppend(now Time, i int, a *Ack, silent bool) {
 
 func (w *Writer) measure(d Time) {
 	if w.srtt == 0 {
-		w.srtt = d
+		w.srtt, w.rttvar = d, d/2
 		return
 	}
-	w.srtt += (d - w.srtt) / 8
+	off := d - w.srtt
+	w.rttvar += (max(off, -off) - w.rttvar) / 4
+	w.srtt += off / 8
 }
 
 func (w *Writer) baseRTO() Time {

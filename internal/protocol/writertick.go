@@ -33,7 +33,7 @@ func (w *Writer) NextTick() Time {
 			continue
 		}
 		if n.lo <= w.out.flown || !n.activated {
-			at = min(at, n.resendAt)
+			at = min(at, n.resendAt, w.probeAt(i))
 		}
 		if w.pushDue(n) {
 			at = min(at, max(n.wmAt, w.lastAt+pushDelay))
@@ -101,6 +101,8 @@ func (w *Writer) tickNode(now Time, i int) {
 		return
 	case n.lo <= w.out.flown && now >= n.resendAt:
 		w.resend(now, i)
+	case now >= w.probeAt(i):
+		w.probe(i)
 	}
 	if w.pushDue(n) && now >= n.wmAt && now-w.lastAt >= pushDelay {
 		w.outbox = append(w.outbox, Send{Node: i, Kind: SendWatermark})
@@ -129,6 +131,29 @@ func (w *Writer) resend(now Time, i int) {
 	n.resent = 0
 	w.sendAgain(now, i, n.lo, burst)
 	w.backoff(n, now)
+}
+
+// probeAt returns when the oldest record that is not committed is sent again to node i, as one message, because a quorum has not
+// acknowledged it for longer than the path takes as a rule: its mean and four mean deviations (RFC 6298), and not less than minProbe. With
+// one record in flight nothing later tells of a loss, and the time-out of minRTO is a hundred round trips of a fast network. never: it
+// has the record, or has been probed with it, or has been probed so often without an answer that the time-out comes first.
+func (w *Writer) probeAt(i int) Time {
+	n, x := &w.nodes[i], w.clsn+1
+	if x > w.out.flown || x > n.sent || x < n.lo || n.refuses != StatusOK || !n.activated {
+		return never
+	}
+	s, wait := w.slot(x), max(minProbe, w.srtt+4*w.rttvar)<<n.probes
+	if (s.acks|s.again)>>i&1 != 0 || w.srtt == 0 || wait >= n.rto {
+		return never
+	}
+	return s.sentAt + wait
+}
+
+// probe sends node i what probeAt says. If the node is slow and nothing was lost, the record goes twice; so the next probe waits
+// twice as long, until it has answered something that was sent once (Karn's rule: only that tells how long it takes).
+func (w *Writer) probe(i int) {
+	w.sendUnit(i, w.clsn+1)
+	w.nodes[i].probes++
 }
 
 // sendAgain sends node i at most burst appends, from LSN x on, that it has not acknowledged and should have by now. It is
@@ -242,7 +267,7 @@ func (w *Writer) Reopened(now Time, cfg WriterConfig) error {
 	cfg.WindowBytes, cfg.Retain, cfg.RetainBytes, cfg.BlockBytes = w.cfg.WindowBytes, w.cfg.Retain, w.cfg.RetainBytes, w.cfg.BlockBytes
 	cfg.Flights, cfg.SegmentAge = w.cfg.Flights, w.cfg.SegmentAge
 	w.cfg = cfg
-	w.err, w.check, w.sealed, w.srtt = nil, false, 0, 0
+	w.err, w.check, w.sealed, w.srtt, w.rttvar = nil, false, 0, 0, 0
 	w.outbox = w.outbox[:0]
 	for w.clsn < cfg.Tail {
 		w.clsn++
