@@ -3,7 +3,6 @@ package localdir
 import (
 	"bytes"
 	"context"
-	"crypto/md5"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
@@ -27,7 +26,7 @@ import (
 //	     8      8  size of the body
 //	    16      8  time of the Put, nanoseconds since 1970
 //	    24      8  write id, random per Put
-//	    32     16  MD5 of the body (the ETag)
+//	    32     16  tag, random per Put (the ETag); earlier programs wrote the MD5 of the body
 //	    48      4  D, size of the description
 //	    52      4  CRC32C of the description
 //	    56      4  zero
@@ -50,7 +49,7 @@ type header struct {
 	size     int64
 	modified int64
 	writeID  uint64
-	md5      [16]byte
+	tag      [16]byte
 	descLen  uint32
 	descCRC  uint32
 
@@ -61,18 +60,18 @@ type header struct {
 }
 
 func newHeader(key string, body []byte, meta map[string]string, now time.Time) *header {
-	h := &header{size: int64(len(body)), modified: now.UnixNano(), md5: md5.Sum(body),
-		key: key, meta: maps.Clone(meta)}
-	var id [8]byte
-	rand.Read(id[:])
-	h.writeID = binary.LittleEndian.Uint64(id[:])
+	h := &header{size: int64(len(body)), modified: now.UnixNano(), key: key, meta: maps.Clone(meta)}
+	var random [24]byte
+	rand.Read(random[:])
+	h.writeID = binary.LittleEndian.Uint64(random[:])
+	copy(h.tag[:], random[8:])
 	for b := range slices.Chunk(body, blockBytes) {
 		h.blocks = append(h.blocks, crc32.Checksum(b, castagnoli))
 	}
 	return h
 }
 
-func (h *header) etag() string { return hex.EncodeToString(h.md5[:]) }
+func (h *header) etag() string { return hex.EncodeToString(h.tag[:]) }
 
 func (h *header) info() objstore.Info {
 	return objstore.Info{Key: h.key, Size: h.size, ETag: h.etag(), Modified: time.Unix(0, h.modified), Metadata: h.meta}
@@ -95,7 +94,7 @@ func (h *header) encode() []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(h.size))
 	b = binary.LittleEndian.AppendUint64(b, uint64(h.modified))
 	b = binary.LittleEndian.AppendUint64(b, h.writeID)
-	b = append(b, h.md5[:]...)
+	b = append(b, h.tag[:]...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(desc)))
 	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(desc, castagnoli))
 	b = binary.LittleEndian.AppendUint32(b, 0)
@@ -118,7 +117,7 @@ func decodeFixed(b []byte, fileSize int64) (*header, error) {
 		descLen:  binary.LittleEndian.Uint32(b[48:]),
 		descCRC:  binary.LittleEndian.Uint32(b[52:]),
 	}
-	copy(h.md5[:], b[32:48])
+	copy(h.tag[:], b[32:48])
 	if h.size < 0 || h.size > objstore.MaxBodyBytes || int64(h.descLen) > maxNonBlock+4*h.blockCount() {
 		return nil, fmt.Errorf("header announces a body of %d and a description of %d bytes, beyond the limits", h.size, h.descLen)
 	}

@@ -15,6 +15,10 @@ import (
 func TestGoldenFile(t *testing.T) {
 	h := newHeader("logs/orders.json", []byte("the body"), map[string]string{"clsn": "42", "a": ""}, time.Unix(1_800_000_000, 7))
 	h.writeID = 0x1122334455667788
+	tag, err := hex.DecodeString("3066176185fcca35d26c1b1612a91e78")
+	if copy(h.tag[:], tag); err != nil {
+		t.Fatal(err)
+	}
 	got := append(h.encode(), "the body"...)
 	text, err := os.ReadFile("testdata/object.hex")
 	if err != nil {

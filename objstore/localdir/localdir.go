@@ -60,6 +60,7 @@ type Store struct {
 	self        os.FileInfo // the directory that was opened
 	lockTimeout time.Duration
 	locks       lockTable
+	replaced    sync.WaitGroup // files of replaced objects that are being closed
 
 	// failed holds the first failed sync of a directory. After it the kernel may
 	// have dropped what it could not write and report success on the next try, so nothing that this
@@ -219,7 +220,10 @@ func (s *Store) removeLeftovers() {
 func (s *Store) String() string { return "file://" + s.dir }
 
 // Close closes the lock files.
-func (s *Store) Close() error { return s.locks.close() }
+func (s *Store) Close() error {
+	s.replaced.Wait()
+	return s.locks.close()
+}
 
 func (s *Store) err(op, key string, kind, cause error) error {
 	return &objstore.Error{Store: s.String(), Op: op, Key: key, Kind: kind, Err: cause}
@@ -240,7 +244,8 @@ func (s *Store) start(ctx context.Context, op, key string) error {
 	return nil
 }
 
-// Put implements objstore.Store. The ETag is the MD5 of the body, as on S3.
+// Put implements objstore.Store. The ETag is a random number: unlike a hash of the body it never comes back, and it costs no pass over a
+// body whose blocks have their checksums.
 func (s *Store) Put(ctx context.Context, key string, body []byte, meta map[string]string, cond objstore.Condition) (objstore.Info, error) {
 	if err := objstore.CheckPut(s.String(), key, body, meta); err != nil {
 		return objstore.Info{}, err
@@ -251,9 +256,11 @@ func (s *Store) Put(ctx context.Context, key string, body []byte, meta map[strin
 	path := s.path(key)
 	if len(body) > smallBytes {
 		// A condition that already fails need not cost a temporary file. It is decided again under the lock.
-		if err := s.checkCondition(key, path, cond); err != nil {
+		replaced, err := s.checkCondition(key, path, cond)
+		if err != nil {
 			return objstore.Info{}, err
 		}
+		s.letGo(replaced)
 	}
 	h := newHeader(key, body, meta, time.Now())
 	for try := 1; ; try++ {
@@ -279,17 +286,20 @@ const smallBytes = 128 << 10
 func (s *Store) put(ctx context.Context, key, path string, h *header, body []byte, cond objstore.Condition) error {
 	small := len(body) <= smallBytes
 	var unlock func()
+	var replaced *os.File
 	check := func() (err error) {
 		if unlock, err = s.locks.lock(ctx, key, s.lockTimeout); err != nil {
 			return s.err("put", key, objstore.ErrUnavailable, err)
 		}
 		s.step("locked")
-		return s.checkCondition(key, path, cond)
+		replaced, err = s.checkCondition(key, path, cond)
+		return err
 	}
 	defer func() {
 		if unlock != nil {
 			unlock()
 		}
+		s.letGo(replaced)
 	}()
 	if small {
 		if err := check(); err != nil {
@@ -378,28 +388,36 @@ func (s *Store) writeTemp(temp string, h *header, body []byte, small bool) (*os.
 	return f, nil
 }
 
-// checkCondition compares cond with the object that is there.
-func (s *Store) checkCondition(key, path string, cond objstore.Condition) error {
+// checkCondition compares cond with the object that is there. Of an IfMatch that holds it returns the file that is about to be replaced, open:
+// while it is, the rename over its name need not free its blocks, which is a fifth of the time of a small replacement.
+func (s *Store) checkCondition(key, path string, cond objstore.Condition) (replaced *os.File, err error) {
 	if cond == objstore.Always() {
-		return nil
+		return nil, nil
 	}
 	if etag, ok := cond.Match(); ok {
 		// The version that is about to be replaced need not be settled, only one of which a refusal tells.
 		if f, h, err := s.openObject("put", key, path, true); err == nil {
-			f.Close()
 			if h.etag() == etag {
-				return nil
+				return f, nil
 			}
+			f.Close()
 		}
 	}
 	h, err := s.readHeader("put", key, path)
 	switch {
 	case err == nil && cond.Holds(true, h.etag()), errors.Is(err, objstore.ErrNotFound) && cond.Holds(false, ""):
-		return nil
+		return nil, nil
 	case err == nil, errors.Is(err, objstore.ErrNotFound), errors.Is(err, objstore.ErrDamaged) && cond.IsIfAbsent():
-		return s.err("put", key, objstore.ErrPrecondition, nil)
+		return nil, s.err("put", key, objstore.ErrPrecondition, nil)
 	}
-	return err
+	return nil, err
+}
+
+// letGo closes the file of an object that may have been replaced; that frees its blocks, and nobody waits for it but Close.
+func (s *Store) letGo(replaced *os.File) {
+	if replaced != nil {
+		s.replaced.Go(func() { replaced.Close() })
+	}
 }
 
 // makeDir makes dir and its parents, down from the store's directory, and sees to it that their
