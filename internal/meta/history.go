@@ -17,7 +17,14 @@ var (
 	historyList  = []byte(`"history": [`)
 )
 
-// marshalHistory is json.MarshalIndent(j, "", " ").
+// What stands around the numbers of an entry, one entry a line.
+const (
+	entryEpoch = "\n  {\"epoch\": "
+	entryStart = ", \"start\": "
+	entryEnd   = "}"
+)
+
+// marshalHistory is json.MarshalIndent(j, "", " ") but for the spaces in the history.
 func marshalHistory(j logJSON) ([]byte, error) {
 	h := j.History
 	if len(h) > 0 {
@@ -29,17 +36,17 @@ func marshalHistory(j logJSON) ([]byte, error) {
 	if err != nil || len(h) == 0 || at < 0 {
 		return body, err
 	}
-	out := make([]byte, 0, len(body)+64*len(h))
+	out := make([]byte, 0, len(body)+len(h)*(len(entryEpoch)+len(entryStart)+len(entryEnd)+24))
 	out = append(append(out, body[:at]...), historyList...)
 	for i, e := range h {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, "\n  {\n   \"epoch\": "...)
+		out = append(out, entryEpoch...)
 		out = strconv.AppendUint(out, uint64(e.Epoch), 10)
-		out = append(out, ",\n   \"start\": "...)
+		out = append(out, entryStart...)
 		out = strconv.AppendUint(out, uint64(e.Start), 10)
-		out = append(out, "\n  }"...)
+		out = append(out, entryEnd...)
 	}
 	out = append(out, "\n ]"...)
 	return append(out, body[at+len(historyNull):]...), nil
@@ -66,17 +73,20 @@ func strictHistory(body []byte, j *logJSON) error {
 // parseHistory takes the entries of a list and its end off the front of b.
 func parseHistory(b []byte) (h protocol.History, rest []byte, ok bool) {
 	p := parser{b, true}
-	h = make(protocol.History, 0, len(b)/40+1)
+	h = make(protocol.History, 0, len(b)/30+1)
 	for more := true; more && p.ok; {
-		p.token("{")
-		p.token(`"epoch"`)
-		p.token(":")
-		e := p.number()
-		p.token(",")
-		p.token(`"start"`)
-		p.token(":")
-		s := p.number()
-		p.token("}")
+		e, s, own := p.entry()
+		if !own {
+			p.token("{")
+			p.token(`"epoch"`)
+			p.token(":")
+			e = p.number()
+			p.token(",")
+			p.token(`"start"`)
+			p.token(":")
+			s = p.number()
+			p.token("}")
+		}
 		h = append(h, protocol.HistoryEntry{Epoch: protocol.Epoch(e), Start: protocol.LSN(s)})
 		p.space()
 		if more = len(p.b) > 0 && p.b[0] == ','; more {
@@ -91,6 +101,32 @@ func parseHistory(b []byte) (h protocol.History, rest []byte, ok bool) {
 type parser struct {
 	b  []byte
 	ok bool
+}
+
+// entry takes an entry as marshalHistory writes it, or nothing.
+func (p *parser) entry() (epoch, start uint64, ok bool) {
+	b, ok := bytes.CutPrefix(p.b, []byte(entryEpoch))
+	if !ok {
+		return 0, 0, false
+	}
+	if epoch, b, ok = digits(b); !ok || len(b) < len(entryStart) || string(b[:len(entryStart)]) != entryStart {
+		return 0, 0, false
+	}
+	if start, b, ok = digits(b[len(entryStart):]); !ok || len(b) == 0 || b[0] != '}' {
+		return 0, 0, false
+	}
+	p.b = b[1:]
+	return epoch, start, true
+}
+
+// digits takes a number of up to 18 digits that does not begin with zero off the front of b.
+func digits(b []byte) (v uint64, rest []byte, ok bool) {
+	n := 0
+	for n < len(b) && b[n]-'0' <= 9 {
+		v = v*10 + uint64(b[n]-'0')
+		n++
+	}
+	return v, b[n:], n > 0 && n <= 18 && b[0] != '0'
 }
 
 func (p *parser) space() {

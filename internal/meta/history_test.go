@@ -19,8 +19,9 @@ func TestHistoryAsJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := marshalHistory(j)
-		if err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("%v:\n%s\nwant\n%s", err, got, want)
+		var indented bytes.Buffer
+		if err != nil || json.Indent(&indented, got, "", " ") != nil || !bytes.Equal(indented.Bytes(), want) {
+			t.Fatalf("%v:\n%s\nwant, but for spaces,\n%s", err, got, want)
 		}
 		same := func(body []byte) {
 			t.Helper()
@@ -30,14 +31,16 @@ func TestHistoryAsJSON(t *testing.T) {
 				t.Fatalf("%s\nis %+v, %v; want %+v, %v", body, fast, err1, slow, err2)
 			}
 		}
-		same(want)
-		for i := range want {
-			same(want[:i])
-			same(append(bytes.Clone(want[:i]), want[i+1:]...))
-			for _, b := range []byte(`0a"{}[],: -.`) {
-				other := bytes.Clone(want)
-				other[i] = b
-				same(other)
+		for _, body := range [][]byte{want, got} {
+			same(body)
+			for i := range body {
+				same(body[:i])
+				same(append(bytes.Clone(body[:i]), body[i+1:]...))
+				for _, b := range []byte(`0a"{}[],: -.`) {
+					other := bytes.Clone(body)
+					other[i] = b
+					same(other)
+				}
 			}
 		}
 		same(bytes.Replace(want, []byte(`"history"`), []byte(`"history": [{"epoch": 2, "start": 2}], "history"`), 1))

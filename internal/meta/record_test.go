@@ -38,12 +38,19 @@ func TestGoldenRecord(t *testing.T) {
 		if err != nil || string(want) != string(body)+"\n" {
 			t.Fatalf("%s differs (%v) from\n%s", file, err, body)
 		}
-		var back LogRecord
-		if err := back.decode(want); err != nil {
+		// The other file is what earlier programs wrote.
+		earlier, err := os.ReadFile(strings.TrimSuffix(file, ".json") + "-indented.json")
+		if err != nil {
 			t.Fatal(err)
 		}
-		if fmt.Sprint(back) != fmt.Sprint(r) {
-			t.Fatalf("decoded %+v, want %+v", back, r)
+		for _, body := range [][]byte{want, earlier} {
+			var back LogRecord
+			if err := back.decode(body); err != nil {
+				t.Fatal(err)
+			}
+			if fmt.Sprint(back) != fmt.Sprint(r) {
+				t.Fatalf("decoded %+v, want %+v", back, r)
+			}
 		}
 	}
 }
