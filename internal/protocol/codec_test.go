@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"reflect"
@@ -52,6 +53,51 @@ func TestStateRoundTrip(t *testing.T) {
 	}
 }
 
+// What programs of before wrote is read: version 1, and version 2 of a log with lost ranges.
+func TestStateOfEarlierVersions(t *testing.T) {
+	u32, u64 := binary.LittleEndian.AppendUint32, binary.LittleEndian.AppendUint64
+	l := &nodeLog{id: testLog, promised: 9, activated: 7, start: 50, clsn: 60, archived: 20, sealed: 55, dropped: 10,
+		settings: Settings{Name: "orders", Window: 8, SegmentBytes: 1 << 20, FlushAgeMS: 300, Qw: 2, Peers: []Incarnation{11, 12}},
+		history:  History{{2, 1}, {5, 30}, {7, 50}}, damaged: []Range{{21, 22}}}
+	for version, lost := range map[byte][]Range{stateVersionPlain: nil, stateVersionLost: {{31, 33}, {40, 49}}} {
+		l.lost = lost
+		b := []byte{version, 0}
+		for _, v := range []uint64{9, 7, 50, 60, 20, 55, 10} {
+			b = u64(b, v)
+		}
+		b = append(u32(u64(u32(b, 8), 1<<20), 300), 2, 6)
+		b = u64(u64(append(append(b, "orders"...), 2), 11), 12)
+		b = u32(b, 3)
+		for _, v := range []uint64{2, 1, 5, 30, 7, 50} {
+			b = u64(b, v)
+		}
+		b = u64(u64(u32(b, 1), 21), 22)
+		if lost != nil {
+			b = u64(u64(u64(u64(u32(b, 2), 31), 33), 40), 49)
+		}
+		got, err := decodeState(testLog, b)
+		if err != nil || !reflect.DeepEqual(got, l) {
+			t.Errorf("version %d: %+v, %v; want %+v", version, got, err, l)
+		}
+	}
+}
+
+// A promise writes the whole history: after a thousand takeovers that must be little.
+func TestLongHistoryIsShort(t *testing.T) {
+	l := &nodeLog{id: testLog, promised: 1000, activated: 1000, start: 4000}
+	for e := range Epoch(1000) {
+		l.history = append(l.history, HistoryEntry{e + 1, LSN(4*e + 1)})
+	}
+	b := l.encodeState(nil)
+	got, err := decodeState(testLog, b)
+	if err != nil || !reflect.DeepEqual(got.history, l.history) {
+		t.Fatalf("read back with %v", err)
+	}
+	if len(b) > 2500 {
+		t.Errorf("%d bytes for a history of %d entries", len(b), len(l.history))
+	}
+}
+
 func TestStateContradictions(t *testing.T) {
 	for name, change := range map[string]func(l *nodeLog){
 		"activated above promised": func(l *nodeLog) { l.activated = l.promised + 1 },
@@ -75,10 +121,10 @@ func TestStateContradictions(t *testing.T) {
 	}
 	b := (&nodeLog{id: testLog}).encodeState(nil)
 	b[0] = stateVersionLost
-	if _, err := decodeState(testLog, append(b, 0, 0, 0, 0)); !errors.Is(err, ErrBadMessage) {
+	if _, err := decodeState(testLog, b); !errors.Is(err, ErrBadMessage) {
 		t.Errorf("version %d without a lost range: %v", stateVersionLost, err)
 	}
-	b[0] = stateVersionLost + 1
+	b[0] = stateVersion + 1
 	if _, err := decodeState(testLog, b); err == nil || !strings.Contains(err.Error(), "version") {
 		t.Errorf("a later version: %v", err)
 	}
@@ -87,7 +133,7 @@ func TestStateContradictions(t *testing.T) {
 // Lengths are bounded before anything is allocated for them.
 func TestStateClaimsAreBounded(t *testing.T) {
 	b := (&nodeLog{id: testLog}).encodeState(nil)
-	for i := len(b) - 8; i < len(b); i++ { // the two counts at the end
+	for i := len(b) - 12; i < len(b); i++ { // the three counts at the end
 		b := bytes.Clone(b)
 		b[i] = 0xff
 		n := testing.AllocsPerRun(1, func() { decodeState(testLog, b) })

@@ -33,12 +33,14 @@ type nodeLog struct {
 //
 //	| version u8 | flags u8 | promised u64 | activated u64 | start u64 | cLSN u64 | archived u64 | sealed u64 | dropped u64 |
 //	| window u32 | segment bytes u64 | flush age ms u32 | qw u8 | name len u8, name | peers u8, incarnation u64 … |
-//	| history u32, (epoch u64, start u64) … | damaged u32, (from u64, to u64) … |                        little-endian
+//	| history u32, (epoch uvarint, start uvarint) … | damaged u32, (from u64, to u64) … | lost u32, (from u64, to u64) … |   little-endian
 //
-// A log with lost ranges has version 2, which ends with: | lost u32, (from u64, to u64) … |
+// The history is written as differences from the entry before, the first from zero: each promise and each activation writes all of it, and most
+// entries need two or three bytes so. That is version 3. Versions 1 and 2 have epoch u64, start u64; version 1 has no lost ranges, version 2 has one or more.
 const (
-	stateVersion     = 1
-	stateVersionLost = 2
+	stateVersionPlain = 1
+	stateVersionLost  = 2
+	stateVersion      = 3
 )
 
 const (
@@ -54,11 +56,7 @@ func (l *nodeLog) encodeState(dst []byte) []byte {
 	if l.settings.Memory {
 		flags |= stateMemory
 	}
-	version := byte(stateVersion)
-	if len(l.lost) > 0 {
-		version = stateVersionLost
-	}
-	dst = append(dst, version, flags)
+	dst = append(dst, stateVersion, flags)
 	for _, v := range [...]uint64{uint64(l.promised), uint64(l.activated), uint64(l.start), uint64(l.clsn), uint64(l.archived), uint64(l.sealed), uint64(l.dropped)} {
 		dst = binary.LittleEndian.AppendUint64(dst, v)
 	}
@@ -73,21 +71,21 @@ func (l *nodeLog) encodeState(dst []byte) []byte {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(p))
 	}
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(l.history)))
+	var before HistoryEntry
 	for _, h := range l.history {
-		dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Epoch))
-		dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Start))
+		dst = binary.AppendUvarint(dst, uint64(h.Epoch-before.Epoch))
+		dst = binary.AppendUvarint(dst, uint64(h.Start-before.Start))
+		before = h
 	}
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(l.damaged)))
 	for _, d := range l.damaged {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(d.From))
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(d.To))
 	}
-	if len(l.lost) > 0 {
-		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(l.lost)))
-		for _, r := range l.lost {
-			dst = binary.LittleEndian.AppendUint64(dst, uint64(r.From))
-			dst = binary.LittleEndian.AppendUint64(dst, uint64(r.To))
-		}
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(l.lost)))
+	for _, r := range l.lost {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(r.From))
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(r.To))
 	}
 	return dst
 }
@@ -114,6 +112,16 @@ func (r *stateReader) u8() byte    { return r.take(1)[0] }
 func (r *stateReader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
 func (r *stateReader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
 
+func (r *stateReader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.take(len(r.b) + 1) // cut short, or no number
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
 func (r *stateReader) count(limit int, each int) int {
 	n := int(r.u32())
 	if r.err == nil && (n > limit || n*each > len(r.b)) {
@@ -125,11 +133,30 @@ func (r *stateReader) count(limit int, each int) int {
 	return n
 }
 
+func (r *stateReader) history(version byte) (h History) {
+	if version < stateVersion {
+		for n := r.count(MaxHistory, 16); n > 0; n-- {
+			h = append(h, HistoryEntry{Epoch(r.u64()), LSN(r.u64())})
+		}
+		return h
+	}
+	n := r.count(MaxHistory, 2)
+	if n > 0 {
+		h = make(History, n)
+	}
+	var before HistoryEntry
+	for i := range h {
+		before = HistoryEntry{before.Epoch + Epoch(r.uvarint()), before.Start + LSN(r.uvarint())}
+		h[i] = before
+	}
+	return h
+}
+
 func decodeState(id LogID, b []byte) (*nodeLog, error) {
 	r := &stateReader{b: b}
 	version := r.u8()
-	if r.err == nil && (version < stateVersion || version > stateVersionLost) {
-		return nil, fmt.Errorf("%w: state of log %s has version %d, this program knows up to %d", ErrBadMessage, id, version, stateVersionLost)
+	if r.err == nil && (version < stateVersionPlain || version > stateVersion) {
+		return nil, fmt.Errorf("%w: state of log %s has version %d, this program knows up to %d", ErrBadMessage, id, version, stateVersion)
 	}
 	flags := r.u8()
 	l := &nodeLog{id: id, deleted: flags&stateDeleted != 0}
@@ -142,9 +169,7 @@ func decodeState(id LogID, b []byte) (*nodeLog, error) {
 	for n := int(r.u8()); n > 0 && r.err == nil; n-- {
 		s.Peers = append(s.Peers, Incarnation(r.u64()))
 	}
-	for n := r.count(MaxHistory, 16); n > 0; n-- {
-		l.history = append(l.history, HistoryEntry{Epoch(r.u64()), LSN(r.u64())})
-	}
+	l.history = r.history(version)
 	for n := r.count(MaxExtents, 16); n > 0; n-- {
 		l.damaged = append(l.damaged, Range{LSN(r.u64()), LSN(r.u64())})
 	}
@@ -152,7 +177,7 @@ func decodeState(id LogID, b []byte) (*nodeLog, error) {
 		for n := r.count(MaxLost, 16); n > 0; n-- {
 			l.lost = append(l.lost, Range{LSN(r.u64()), LSN(r.u64())})
 		}
-		if r.err == nil && (len(l.lost) == 0 || !validRanges(l.lost, l.start)) {
+		if r.err == nil && (len(l.lost) == 0 && version == stateVersionLost || !validRanges(l.lost, l.start)) {
 			r.err = fmt.Errorf("%w: state value lists lost LSNs out of order, or none", ErrBadMessage)
 		}
 	}

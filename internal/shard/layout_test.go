@@ -68,10 +68,10 @@ func TestLayout(t *testing.T) {
 	commit(t, c)
 	do(t, c, w.open(4), w.activate(4, 3), w.append(1, 0))
 	long := newWriter(0xff00000000000001)
-	for e := protocol.Epoch(1); e < 3000; e++ {
-		long.hist = append(long.hist, protocol.HistoryEntry{Epoch: e, Start: protocol.LSN(e)})
+	for e := protocol.Epoch(1); e < 6000; e++ {
+		long.hist = append(long.hist, protocol.HistoryEntry{Epoch: e, Start: protocol.LSN(e) << 34})
 	}
-	do(t, c, long.activate(3000, 3000))
+	do(t, c, long.activate(6000, 6000<<34))
 	got := dump(t, c.View())
 	path := filepath.Join("testdata", "layout.golden")
 	if *rewrite {

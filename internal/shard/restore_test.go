@@ -32,28 +32,29 @@ func TestLongHistoryIsKeptInPieces(t *testing.T) {
 	c := reopen(nil)
 	w := newWriter(testLog)
 	var long protocol.History
-	for i := range 20_000 { // 320 kB
-		long = append(long, protocol.HistoryEntry{Epoch: protocol.Epoch(i + 1), Start: protocol.LSN(i + 1)})
+	const entries, apart = 60_000, 1 << 34 // 420 kB
+	for i := range entries {
+		long = append(long, protocol.HistoryEntry{Epoch: protocol.Epoch(i + 1), Start: protocol.LSN(i+1) * apart})
 	}
 	w.hist = long[:len(long)-1]
-	wantAck(t, do(t, c, w.activate(20_000, 20_000)), protocol.StatusOK)
+	wantAck(t, do(t, c, w.activate(entries, entries*apart)), protocol.StatusOK)
 	c = reopen(c)
 	if n := c.pieces[testLog]; n < 10 {
 		t.Fatalf("%d pieces", n)
 	}
-	if st, _ := c.Log(testLog); st.Activated != 20_000 || st.Start != 20_000 {
+	if st, _ := c.Log(testLog); st.Activated != entries || st.Start != entries*apart {
 		t.Fatalf("status: %+v", st)
 	}
 	// A history that was pruned: the surplus pieces go.
 	w.hist = long[len(long)-1:]
-	wantAck(t, do(t, c, w.activate(20_001, 20_005)), protocol.StatusOK)
+	wantAck(t, do(t, c, w.activate(entries+1, (entries+5)*apart)), protocol.StatusOK)
 	c = reopen(c)
 	if len(c.pieces) != 0 {
 		t.Fatalf("pieces after the history shrank: %v", c.pieces)
 	}
 	n := 0
 	c.View().KVs(nil, func(key, value []byte) bool { n++; return true })
-	if st, _ := c.Log(testLog); n != 2 || st.Activated != 20_001 {
+	if st, _ := c.Log(testLog); n != 2 || st.Activated != entries+1 {
 		t.Fatalf("%d keys, status %+v", n, st)
 	}
 }
@@ -226,15 +227,16 @@ func TestStatesOfABatchMayBeLarge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const entries, apart = 46_000, 1 << 34
 	var history protocol.History
-	for i := range 20_000 { // 320 kB
-		history = append(history, protocol.HistoryEntry{Epoch: protocol.Epoch(i + 1), Start: protocol.LSN(i + 1)})
+	for i := range entries { // 320 kB
+		history = append(history, protocol.HistoryEntry{Epoch: protocol.Epoch(i + 1), Start: protocol.LSN(i+1) * apart})
 	}
 	const logs = 60
 	for log := protocol.LogID(1); log <= logs; log++ {
 		w := newWriter(log)
 		w.hist = history
-		c.Step(1, 5, w.activate(20_001, 20_001))
+		c.Step(1, 5, w.activate(entries+1, (entries+1)*apart))
 		c.Step(1, 5, w.append(1, 100))
 	}
 	a := commit(t, c)
@@ -247,7 +249,7 @@ func TestStatesOfABatchMayBeLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, st := range c.Logs() {
-		if st.Activated != 20_001 || st.Highest != 20_001 {
+		if st.Activated != entries+1 || st.Highest != (entries+1)*apart {
 			t.Fatalf("status after a crash: %+v", st)
 		}
 	}
