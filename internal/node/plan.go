@@ -22,6 +22,7 @@ type planned struct {
 	seen     protocol.Time // when it was first seen
 	complete protocol.Time // when it was first seen complete; 0: not yet
 	next     protocol.Time // not before
+	rank     int           // of this node among those that may archive it
 	failures int
 	outage   bool // the last failure was the store's silence, and ends with it
 	busy     bool
@@ -51,6 +52,7 @@ type planner struct {
 	success uint64                  // flusher.flushed when it was last looked at
 	union   []protocol.ArchivedObject
 	pending atomic.Int64 // stretches that are due or will be
+	others  handover
 	snaps   map[protocol.LogID]*snapshot
 	watch   protocol.Time // when failure snapshots are planned next
 }
@@ -141,6 +143,13 @@ func (t *thread) planLog(now protocol.Time, l *logPlan) (taken bool) {
 	p.stretch -= len(l.entries)
 	next := never
 	taken = true
+	pending := protocol.Time(0)
+	for _, e := range l.entries {
+		if e.complete != 0 && e.rank == 0 && len(e.objects) == 0 {
+			pending = max(pending, now-e.complete)
+		}
+	}
+	perRank := p.others.wait(grace, pending)
 	plan := func(e *planned, due protocol.Time, j job) {
 		if e.busy { // the report will bring the log back
 			return
@@ -157,7 +166,8 @@ func (t *thread) planLog(now protocol.Time, l *logPlan) (taken bool) {
 		if s.Complete && e.complete == 0 {
 			e.complete = now
 		}
-		wait := grace * protocol.Time(s.Rank)
+		e.rank = s.Rank
+		wait := perRank * protocol.Time(s.Rank)
 		due := never
 		if s.Complete {
 			due = e.complete + wait
@@ -268,6 +278,7 @@ func (t *thread) reported(now protocol.Time, r *report) {
 		e = &planned{}
 	}
 	e.busy = false
+	first := len(e.objects) == 0
 	if len(r.objects) > 0 {
 		e.objects = r.objects
 	}
@@ -278,6 +289,9 @@ func (t *thread) reported(now protocol.Time, r *report) {
 		e.next = now + min(recheck, patience*protocol.Time(t.n.cfg.FlushGrace)<<min(e.failures, 16))
 		e.failures++
 	case r.err == nil:
+		if first && e.complete != 0 && e.rank == 0 && len(r.objects) > 0 {
+			p.others.took(now - e.complete)
+		}
 		e.failures, e.next = 0, now+recheck
 	case errors.Is(r.err, archive.ErrSource) || errors.Is(r.err, shard.ErrGone):
 		e.next = now // the plan is old: another is made

@@ -1,0 +1,101 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"github.com/btrlog/btrlog/internal/protocol"
+	"github.com/btrlog/btrlog/internal/shard"
+	"github.com/btrlog/btrlog/lst"
+	"github.com/btrlog/btrlog/lst/vfs"
+)
+
+// A store that is slow for all nodes must not be sent each segment by each of them: a node that waits for its own segments leaves the
+// others' to the others. It used to take them over after a grace, while they were being written.
+func TestSlowStoreIsNoReasonToTakeOver(t *testing.T) {
+	const inc, other = protocol.Incarnation(9), protocol.Incarnation(10)
+	const grace = protocol.Time(time.Second)
+	core, _, err := shard.Open("/s", lst.Options{FS: vfs.NewMem(vfs.MemOptions{Seed: 3}), Mode: lst.Direct, SegmentBytes: 4 << 20, Inline: true}, inc, protocol.Rules{}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer core.Close()
+	th := &thread{n: &Node{cfg: Config{FlushGrace: time.Duration(grace)}, jobs: make(chan job, 64)}, core: core}
+	th.plan.init()
+	th.plan.watch = never
+	w := newWriter(1)
+	w.set.Peers = []protocol.Incarnation{inc, other}
+	core.Step(1, 1, w.open(1))
+	core.Step(1, 1, w.activate(inc, 1, 1))
+	const segments = 16
+	for range segments {
+		w.seg, w.off = protocol.LSN(w.next), 0 // each record is a segment
+		core.Step(1, 1, to(inc, w.append(1, 50)))
+	}
+	w.cLSN = segments
+	core.Step(1, 1, w.watermark(inc, segments))
+	if _, err := core.Commit(1); err != nil {
+		t.Fatal(err)
+	}
+	planned := func(now protocol.Time) (first, second []planKey) {
+		th.planFlush(now)
+		for len(th.n.jobs) > 0 {
+			j := <-th.n.jobs
+			if j.seg.Rank == 0 {
+				first = append(first, j.key)
+			} else {
+				second = append(second, j.key)
+			}
+		}
+		return first, second
+	}
+	mine, theirs := planned(2)
+	if len(mine) < 2 || len(mine) > segments-2 || len(theirs) > 0 {
+		t.Fatalf("%d segments are this node's, %d of the other's are planned at once", len(mine), len(theirs))
+	}
+	for now := grace / 4; now < 8*grace; now += grace / 4 {
+		if first, second := planned(now); len(first)+len(second) > 0 {
+			t.Fatalf("after %v, with its own segments not archived yet, %d of the other node's are taken over", time.Duration(now), len(second))
+		}
+	}
+	// Its own took so long; the others get as much and more. Then somebody has died.
+	for _, k := range mine {
+		th.reported(8*grace, &report{key: k, objects: []protocol.ArchivedObject{{Label: 1, First: k.first, Last: k.first, CLSN: k.first}}})
+	}
+	if _, second := planned(9 * grace); len(second) > 0 {
+		t.Fatalf("%d segments are taken over as soon as a slow store has taken this node's own", len(second))
+	}
+	if _, second := planned((maxHandover+1)*grace + 2); len(second) != segments-len(mine) {
+		t.Fatalf("%d of %d segments of a dead node are taken over", len(second), segments-len(mine))
+	}
+}
+
+// One quick store, and what waits for a dead node waits for a grace as before.
+func TestHandoverFollowsTheStore(t *testing.T) {
+	const grace = protocol.Time(2 * time.Second)
+	var h handover
+	if got := h.wait(grace, 0); got != grace {
+		t.Errorf("with nothing known %v", time.Duration(got))
+	}
+	for range 50 {
+		h.took(grace / 10)
+	}
+	if got := h.wait(grace, 0); got != grace {
+		t.Errorf("with a quick store %v", time.Duration(got))
+	}
+	for range 50 {
+		h.took(3 * grace)
+	}
+	if got := h.wait(grace, 0); got < 3*grace || got > 6*grace {
+		t.Errorf("where a segment takes %v, %v", time.Duration(3*grace), time.Duration(got))
+	}
+	for range 50 {
+		h.took(grace / 10)
+	}
+	if got := h.wait(grace, 0); got != grace {
+		t.Errorf("with a store that is quick again %v", time.Duration(got))
+	}
+	if got := h.wait(grace, 1000*grace); got != maxHandover*grace {
+		t.Errorf("without an end %v", time.Duration(got))
+	}
+}
