@@ -179,4 +179,7 @@ func (c *Client) deliver(h wire.Header, m protocol.Message, e endpoint) {
 		e.onMessage(now, h, m, true)
 	}
 	e.settle(now)
+	if _, open := e.(*openCall); open {
+		c.sock.Wake() // its goroutine may wait in the kernel, for datagrams
+	}
 }

@@ -114,6 +114,7 @@ func (c *Client) takeover(ctx context.Context, op, name string, o *WriterOptions
 	}
 	began := time.Now()
 	defer func() { c.countOpen(began, err) }()
+	c.expectWait()
 	raised, err := c.cat.RaiseEpoch(ctx, name, raise)
 	if err != nil {
 		return nil, err
@@ -308,9 +309,6 @@ func settings(rec *meta.LogRecord) protocol.Settings {
 
 // drive runs the open until its result, and makes P7's compare-and-swap when the opener asks for it.
 func (c *Client) drive(ctx context.Context, call *openCall, raised *meta.Log, qw int) (meta.LogRecord, error) {
-	// Without it the answers could lie in the socket for standbyFor behind the Syncs of another log.
-	c.receiver.wait()
-	defer c.receiver.waited()
 	rec := raised.Record
 	call.mu.Lock()
 	call.o.Start(c.now())
@@ -331,6 +329,7 @@ func (c *Client) drive(ctx context.Context, call *openCall, raised *meta.Log, qw
 			call.lookForLoss(ctx, look, read)
 			continue
 		case install != nil:
+			c.expectWait()
 			log, err := c.installed(ctx, call.name, raised, install, qw)
 			if err == nil {
 				rec = log.Record
@@ -341,9 +340,15 @@ func (c *Client) drive(ctx context.Context, call *openCall, raised *meta.Log, qw
 			call.settle(c.now())
 			continue
 		}
+		if call.lead() {
+			<-call.notify
+			continue
+		}
 		select {
 		case <-call.notify:
+			c.receiver.waited()
 		case <-ctx.Done():
+			c.receiver.waited()
 			// The opener's own deadline is the same instant; its error knows more.
 			call.tick(protocol.Time(1<<63 - 1))
 			call.mu.Lock()

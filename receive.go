@@ -15,7 +15,8 @@ import (
 // I/O, and it calls no user code. Who it is changes:
 //
 //	Sync, while nobody else waits    it receives its acknowledgements itself, for at most leadFor
-//	the background goroutine         whenever others wait, and when no Sync came for standbyFor
+//	OpenWriter, likewise             it receives the nodes' answers
+//	the background goroutine         whenever others wait, and when nobody received so for standbyFor
 //
 // A goroutine that is woken from another one costs two switches between threads and two system calls, which was half of what an
 // append and its Sync took in the client. But the goroutine that blocks in the kernel for the socket cannot be taken out of it at
@@ -26,7 +27,7 @@ import (
 type receiver struct {
 	role    sync.Mutex    // whoever holds it receives, and is the only one to touch packet and what follows
 	waiting atomic.Int32  // who waits and does not receive
-	synced  atomic.Int64  // when a Sync waited last
+	synced  atomic.Int64  // when somebody received for himself last, or will
 	wake    chan struct{} // ends the standby
 	packet  packetState
 	trimmed protocol.Time // when the pools were looked at
@@ -155,26 +156,20 @@ func (c *Client) process(packets []ring.Packet) {
 	}
 }
 
-// lead receives until lsn is committed, for at most leadFor, if nobody else waits or receives. It reports whether lsn is committed;
-// if it is not, the caller is counted as one who waits.
-func (w *Writer) lead(lsn LSN) bool {
-	r := &w.c.receiver
-	now := w.c.now()
+// take makes the caller the one that receives, if nobody else waits or receives. If it does not, the caller is counted as one who waits.
+func (r *receiver) take(now protocol.Time) bool {
 	r.synced.Store(int64(now))
 	if r.waiting.Add(1) > 1 || !r.role.TryLock() {
 		return false
 	}
 	r.waiting.Add(-1)
-	for end := now + leadFor; now < end && w.Committed() < lsn; now = w.c.now() {
-		packets, err := w.c.sock.RecvWait()
-		if err != nil {
-			break
-		}
-		w.c.process(packets)
-	}
+	return true
+}
+
+// give ends what take began. Who is not done is counted as one who waits.
+func (r *receiver) give(now protocol.Time, done bool) {
 	r.synced.Store(int64(now))
-	committed := w.Committed() >= lsn
-	if !committed {
+	if !done {
 		r.waiting.Add(1)
 	}
 	yield := now-r.yielded > yieldEvery
@@ -188,7 +183,53 @@ func (w *Writer) lead(lsn LSN) bool {
 	if yield {
 		runtime.Gosched()
 	}
+}
+
+// lead receives until lsn is committed, for at most leadFor, if nobody else waits or receives. It reports whether lsn is committed;
+// if it is not, the caller is counted as one who waits.
+func (w *Writer) lead(lsn LSN) bool {
+	r := &w.c.receiver
+	now := w.c.now()
+	if !r.take(now) {
+		return false
+	}
+	for end := now + leadFor; now < end && w.Committed() < lsn; now = w.c.now() {
+		packets, err := w.c.sock.RecvWait()
+		if err != nil {
+			break
+		}
+		w.c.process(packets)
+	}
+	committed := w.Committed() >= lsn
+	r.give(now, committed)
 	return committed
+}
+
+// lead receives until the open has something for drive, as Writer.lead. What comes over HTTP ends the wait in the kernel, by deliver.
+func (call *openCall) lead() bool {
+	c := call.c
+	now := c.now()
+	if !c.receiver.take(now) {
+		return false
+	}
+	for end := now + leadFor; now < end && len(call.notify) == 0; now = c.now() {
+		if c.await(end-now) != nil {
+			break
+		}
+		if _, err := c.receive(); err != nil {
+			break
+		}
+	}
+	told := len(call.notify) > 0
+	c.receiver.give(now, told)
+	return told
+}
+
+// expectWait lets the background stand by although nobody waits: somebody will, who comes from a request to the store. If that takes
+// long, it does not matter who receives.
+func (c *Client) expectWait() {
+	c.receiver.synced.Store(int64(c.now() + leadFor))
+	c.sock.Wake()
 }
 
 // apply routes the messages of one packet. What cannot be read is dropped and counted: UDP may lose it as well.
