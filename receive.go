@@ -11,7 +11,8 @@ import (
 	"github.com/btrlog/btrlog/internal/wire"
 )
 
-// One at a time receives for all: it takes the datagrams, applies them and drives the timers. It does no file, HTTP or metadata
+// One at a time receives for all: it takes the datagrams, applies them and drives the timers, which the background drives too while it
+// stands by. It does no file, HTTP or metadata
 // I/O, and it calls no user code. Who it is changes:
 //
 //	Sync, while nobody else waits    it receives its acknowledgements itself, for at most leadFor
@@ -66,6 +67,7 @@ func (c *Client) background() {
 	defer timer.Stop()
 	for {
 		if !r.role.TryLock() {
+			c.tickDue(c.now()) // a Sync that receives may be in the kernel for longer than a lost append should wait
 			c.standBy(timer)
 			continue
 		}
@@ -151,6 +153,11 @@ func (c *Client) process(packets []ring.Packet) {
 		c.receiver.trimmed = now
 		c.jobs.trim()
 	}
+	c.tickDue(now)
+}
+
+// tickDue does what is due by time. It needs no role.
+func (c *Client) tickDue(now protocol.Time) {
 	for e := c.timers.due(now); e != nil; e = c.timers.due(now) {
 		e.tick(now)
 	}
