@@ -222,8 +222,19 @@ func (s *Store) prepare(batches []*Batch, through bool) (*pending, error) {
 		records += b.adds
 		class = max(class, b.room())
 	}
-	if err := s.makeRoom(need, class); err != nil {
-		return nil, err
+	for {
+		if err := s.makeRoom(need, class); err != nil {
+			return nil, err
+		}
+		if !s.readying {
+			break
+		}
+		if err := s.waitReady(); err != nil {
+			return nil, err
+		}
+		if s.err != nil || s.closed {
+			return s.prepare(batches, through) // says so
+		}
 	}
 	p := s.takePending(int(need) + indexRoomBytes + s.snap.rootDue)
 	claim := s.durable
@@ -426,6 +437,8 @@ func (s *Store) waitSpare(records bool) error {
 func (s *Store) waitUntil(ok func() bool) bool {
 	deadline := time.AfterFunc(longestWait, s.cond.Broadcast)
 	defer deadline.Stop()
+	s.waiting++
+	defer func() { s.waiting-- }()
 	for start := time.Now(); !ok() && s.err == nil && !s.closed; {
 		if time.Since(start) >= longestWait {
 			return false

@@ -123,15 +123,22 @@ func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 	p.batches = append(p.batches[:0], pendingBatch{b, at})
 	s.launch(p)
 	file, off, ticket, end := s.writeTo(p), p.off, p.ticket, p.pos()
+	zeroAt, zeros := s.readyFor(p)
 	s.ix.cache.prefetch(len(b.frame), at) // here when the write is done
 	s.mu.Unlock()
 
+	if zeros > 0 {
+		makeReady(file, zeroAt, zeros)
+	}
 	n, err := file.WriteAt(b.frame, off)
 	if err == nil && n != len(b.frame) {
 		err = shortWrite(n, len(b.frame))
 	}
 
 	s.mu.Lock()
+	if zeros > 0 {
+		s.readyDone()
+	}
 	s.finish(p, err)
 	p.batches[0].b, p.buf = nil, nil
 	if err = s.err; err != nil || s.completed < ticket {
@@ -199,11 +206,18 @@ func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
 	}
 	w := Write{Ticket: p.ticket, File: s.writeTo(p), Offset: p.off, Buffer: p.buf, p: p}
 	end := p.pos()
+	zeroAt, zeros := s.readyFor(p)
 	s.mu.Unlock()
 
+	if zeros > 0 {
+		makeReady(w.File, zeroAt, zeros)
+	}
 	werr := w.Execute()
 
 	s.mu.Lock()
+	if zeros > 0 {
+		s.readyDone()
+	}
 	s.finish(p, werr)
 	err = s.waitCompleted(w.Ticket)
 	s.cond.Broadcast()
@@ -286,7 +300,7 @@ func (s *Store) Sync() error {
 		s.mu.Unlock()
 		return err
 	}
-	target, root := s.applied, s.snap.last
+	target, root, written := s.applied, s.snap.last, s.written
 	if s.durable >= target {
 		s.snapSynced(root)
 		s.mu.Unlock()
@@ -313,6 +327,7 @@ func (s *Store) Sync() error {
 		return s.err
 	}
 	s.durable = max(s.durable, target)
+	s.forced = max(s.forced, written)
 	s.closeRetired()
 	s.snapSynced(root)
 	return nil

@@ -422,7 +422,7 @@ func runModel(t *testing.T, seed uint64, steps int, sum *modelTotals) {
 			}
 		},
 	}
-	mo := vfs.MemOptions{Seed: seed, NoDirect: r.IntN(5) == 0, BlockBytes: 512 << r.IntN(4)}
+	mo := vfs.MemOptions{Seed: seed, NoDirect: r.IntN(5) == 0, BlockBytes: 512 << r.IntN(4), ReadyBytes: [...]int{0, 512, 4096}[seed%3]}
 	t.Logf("seed %d: mode %d segment %d records %d bytes %d block %d nodirect %v", seed, m.opt.Mode, m.opt.SegmentBytes, m.opt.SnapshotRecords, m.opt.SnapshotBytes, mo.BlockBytes, mo.NoDirect)
 	m.disk = vfs.NewMem(mo)
 	m.h = history{sure: newModel(), latest: newModel()}

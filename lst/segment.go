@@ -23,6 +23,10 @@ type writeSegment struct {
 	run    vfs.Flag // how it is opened for appending
 	size   int64    // frames must end at or before it
 	soon   bool     // the keeper was told to open it
+
+	// Of a file in use, see readyFor. Under the store's mu but for unit, which never changes.
+	unit  int64 // what is made ready at a time, 0: nothing
+	ready int64 // the bytes before it were written, are about to be, or were made ready
 }
 
 const bufferAlign = 4096
@@ -161,6 +165,9 @@ func (s *Store) openSegment(w *writeSegment) error {
 		f, err = s.opt.FS.Open(w.path, w.run&^vfs.Direct)
 	}
 	w.file = f
+	if r, ok := f.(vfs.Readier); ok && err == nil {
+		w.unit = int64(r.ReadyBytes())
+	}
 	return err
 }
 
@@ -201,7 +208,7 @@ func (s *Store) openSpare() {
 	s.mu.Lock()
 	kept := sp.file == nil && s.spare == sp && !s.closed
 	if kept {
-		sp.file = w.file
+		sp.file, sp.unit = w.file, w.unit
 	}
 	s.mu.Unlock()
 	if !kept {

@@ -51,11 +51,13 @@ type Store struct {
 	inflight  []*pending
 	pool      []*pending
 	alone     pending // of commitAlone
+	readying  bool    // zeros are being written behind the end, see readyFor
 	ticket    uint64
 	completed uint64
 	applied   pos // the index holds everything before it
 	durable   pos // the device holds everything before it
 
+	waiting      int              // calls in waitUntil
 	urgent       int              // calls that wait for the next segment
 	asking       [roomClasses]int // calls in makeRoom, by what they are for
 	reserveAsked bool             // the next segment is for what may use the reserve
@@ -73,6 +75,7 @@ type Store struct {
 	sinceBytes   int64
 	snap         snapState
 	written      int64
+	forced       int64 // of written, at the last sync
 	syncs        uint64
 	dropped      uint64
 

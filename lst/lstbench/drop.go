@@ -361,7 +361,7 @@ func descriptors(r *run) ([]Result, error) {
 	res.spread(samples)
 	worst := Quantile(samples, 1)
 	probe.mu.Lock()
-	writes, mostOpen := probe.writes, probe.c.mostOpen
+	writes, mostOpen, readied := probe.writes, probe.c.mostOpen, probe.c.readied
 	probe.mu.Unlock()
 	res.Note("at most %.0f in %d moments; %d at a time as the file system saw it: the next segment while it is made, and the last one until it is synced, have one too", worst, len(samples), mostOpen)
 	back, headers, heads := 0, 0, map[uint32]bool{}
@@ -377,9 +377,9 @@ func descriptors(r *run) ([]Result, error) {
 		last = w
 	}
 	off := Result{What: "writes that do not lie behind the one before, with 100,000 streams", Unit: "writes", Must: most(0), Mode: "buffered",
-		Counted: "segment number and offset of every write as the file system sees it; the header of each segment, written once before its first use, is apart; exact"}
+		Counted: "segment number and offset of every write as the file system sees it; the header of each segment, written once before its first use, is apart, and so are the zeros that make a place ready for the writes that follow; exact"}
 	off.exact(float64(back))
-	off.Note("%d writes, besides %d segment headers; seed %d", len(writes)-headers, headers, r.Seed)
+	off.Note("%d writes, besides %d segment headers and %d times zeros; seed %d", len(writes)-headers, headers, readied, r.Seed)
 	return []Result{res, off}, nil
 }
 

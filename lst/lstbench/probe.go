@@ -29,6 +29,7 @@ type probeCounts struct {
 	kinds    map[byte]int64 // bytes read from places that begin with a frame of this kind; 0: from elsewhere
 	frames   map[byte]int   // reads of that kind
 	written  int64
+	readied  int // runs of zeros written ahead, not in written
 	syncs    int
 	mostOpen int // segment files open for writing at a time
 }
@@ -162,6 +163,23 @@ func (f *probeFile) WriteAt(b []byte, off int64) (int, error) {
 		f.p.writes = append(f.p.writes, place{f.segment, off, n})
 	}
 	return n, err
+}
+
+// ReadyBytes implements vfs.Readier.
+func (f *probeFile) ReadyBytes() int {
+	if r, ok := f.File.(vfs.Readier); ok {
+		return r.ReadyBytes()
+	}
+	return 0
+}
+
+// Ready implements vfs.Readier.
+func (f *probeFile) Ready(off int64, n int) error {
+	f.p.mu.Lock()
+	f.p.c.calls++
+	f.p.c.readied++
+	f.p.mu.Unlock()
+	return f.File.(vfs.Readier).Ready(off, n)
 }
 
 func (f *probeFile) Size() (int64, error) { f.p.call(1); return f.File.Size() }

@@ -33,6 +33,8 @@ type MemOptions struct {
 	// LieAboutSync makes Sync, SyncDir and DSync writes report success without
 	// making anything durable. It exists to prove that crash tests can fail.
 	LieAboutSync bool
+	// ReadyBytes makes files opened for buffered writing say so (Readier).
+	ReadyBytes int
 }
 
 // Mem is a crashable disk in memory. It starts no goroutine and reads no clock:
@@ -457,6 +459,20 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 		f.i.sync(off, off+int64(n))
 	}
 	return n, nil
+}
+
+// ReadyBytes implements Readier.
+func (f *memFile) ReadyBytes() int {
+	if f.flag&(ReadOnly|Direct|DSync) != 0 {
+		return 0
+	}
+	return f.m.opt.ReadyBytes
+}
+
+// Ready implements Readier. Whatever was written there is lost, as on a real disk.
+func (f *memFile) Ready(off int64, n int) error {
+	_, err := f.WriteAt(make([]byte, n), off)
+	return err
 }
 
 func (f *memFile) Sync() error {

@@ -90,6 +90,7 @@ type osFile struct {
 	f     *os.File
 	fd    int
 	block int
+	ready int // see Readier
 }
 
 func (o *osFile) Sync() error    { return dataSync(o.f) }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 	"unsafe"
 )
@@ -33,7 +34,57 @@ func openOS(name string, mode int, flag Flag) (File, error) {
 	if flag&Direct != 0 {
 		o.block = directAlign(f)
 	}
+	if flag&(ReadOnly|Direct|DSync) == 0 && largeFolios(o.fd) {
+		o.ready = len(zeros)
+	}
 	return o, nil
+}
+
+// zeros is what Ready writes: as much as one large folio holds. Measured by a program of
+// writes of 2,240 bytes on ext4: 16 KiB gain less, 64 and 256 no more.
+var zeros [32 << 10]byte
+
+// ReadyBytes implements Readier.
+func (o *osFile) ReadyBytes() int { return o.ready }
+
+// Ready implements Readier.
+func (o *osFile) Ready(off int64, n int) error {
+	_, err := o.WriteAt(zeros[:n], off)
+	return err
+}
+
+// largeFolios reports whether a write of many pages takes memory for all of them in one
+// step: ext4 does since Linux 6.16. Where each page is taken by itself, as on tmpfs, to
+// write zeros first would only be a second copy.
+func largeFolios(fd int) bool {
+	const ext4Magic = 0xef53
+	var fs syscall.Statfs_t
+	return atLeast(6, 16) && syscall.Fstatfs(fd, &fs) == nil && fs.Type == ext4Magic
+}
+
+// kernel is the version of the running kernel, zeros if it does not parse.
+var kernel = sync.OnceValue(func() (v [2]int) {
+	var u syscall.Utsname
+	if syscall.Uname(&u) != nil {
+		return v
+	}
+	i := 0
+	for _, c := range u.Release {
+		switch {
+		case c >= '0' && c <= '9':
+			v[i] = v[i]*10 + int(c-'0')
+		case c == '.' && i == 0:
+			i = 1
+		default:
+			return v
+		}
+	}
+	return v
+})
+
+func atLeast(major, minor int) bool {
+	v := kernel()
+	return v[0] > major || v[0] == major && v[1] >= minor
 }
 
 // The system calls are made without os.File's own counting of users, which costs as

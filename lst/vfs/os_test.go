@@ -96,3 +96,40 @@ func TestPositionalCallsAreThoseOfOS(t *testing.T) {
 		t.Errorf("write to a file that is open for reading: %d, %v", n, err)
 	}
 }
+
+// Bytes made ready are zeros at that place and nothing else; only files written through
+// the page cache offer it.
+func TestReadyWritesZeros(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "f")
+	f, err := OS.Create(name, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("before"), 0); err != nil {
+		t.Fatal(err)
+	}
+	want := []byte("before")
+	if r, ok := f.(Readier); ok && r.ReadyBytes() > 0 {
+		if n := r.ReadyBytes(); n&(n-1) != 0 {
+			t.Errorf("unit of %d bytes", n)
+		}
+		if err := r.Ready(6, 1000); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, make([]byte, 1000)...)
+	}
+	if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the file holds %d bytes, want %d; %v", len(got), len(want), err)
+	}
+	for _, flag := range []Flag{ReadOnly, DSync} {
+		o, err := OS.Open(name, flag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.Close()
+		if r, ok := o.(Readier); ok && r.ReadyBytes() != 0 {
+			t.Errorf("flag %d: %d bytes ready at a time", flag, r.ReadyBytes())
+		}
+	}
+}

@@ -76,3 +76,15 @@ type File interface {
 	// under way then, or begin afterwards.
 	Close() error
 }
+
+// Readier is a File that takes small appends faster at a place that was made ready: the
+// page cache gets memory for many pages at a time for less than for one after another.
+type Readier interface {
+	// ReadyBytes is the unit, a power of two, in which that is worth it here; 0 if it is
+	// not. Where it is not, Ready need not be called.
+	ReadyBytes() int
+	// Ready writes n zeros at off, which lies within one unit. The caller makes sure that
+	// nothing was written there, and that nothing is before Ready has returned. They are
+	// ordinary bytes: a crash can keep any part of them. n is at most ReadyBytes.
+	Ready(off int64, n int) error
+}
