@@ -11,23 +11,49 @@ func (n *snapState) nextStream() *stream {
 	if len(n.ahead) == 0 {
 		n.ahead = n.aheadMem[:0]
 		for len(n.streams) > 0 && len(n.ahead) < cap(n.ahead) {
-			st := heapPop(&n.streams, streamBefore).st
-			prefetch(unsafe.Pointer(st))
-			prefetch(unsafe.Pointer(&st.trim))
+			n.ahead = append(n.ahead, heapPop(&n.streams, streamBefore).st)
+		}
+		n.fetchAhead()
+	}
+	return n.popAhead()
+}
+
+// nextOfAll is the next stream of a base, nil at the end. Some are taken at a time: one
+// way down the trie for each would be most of the work. A stream that is created between
+// two of them meanwhile is replayed, and in the next delta.
+func (s *Store) nextOfAll() *stream {
+	n := &s.snap
+	if len(n.ahead) == 0 {
+		n.ahead = n.aheadMem[:0]
+		s.ix.streams.ascend(n.key, func(st *stream) bool {
 			n.ahead = append(n.ahead, st)
+			return len(n.ahead) < cap(n.ahead)
+		})
+		n.fetchAhead()
+	}
+	return n.popAhead()
+}
+
+// fetchAhead asks for the memory of the streams that come next.
+func (n *snapState) fetchAhead() {
+	for _, st := range n.ahead {
+		prefetch(unsafe.Pointer(st))
+		prefetch(unsafe.Pointer(&st.trim))
+	}
+	for _, st := range n.ahead {
+		if st.tail != nil {
+			prefetch(unsafe.Pointer(st.tail))
+			prefetch(unsafe.Pointer(&st.tail.clean))
 		}
-		for _, st := range n.ahead {
-			if st.tail != nil {
-				prefetch(unsafe.Pointer(st.tail))
-				prefetch(unsafe.Pointer(&st.tail.clean))
-			}
-			if st.run != nil {
-				prefetch(unsafe.Pointer(&st.run[(st.eof.Load()-1)&(leafSlots-1)]))
-			}
+		if st.run != nil {
+			prefetch(unsafe.Pointer(&st.run[(st.eof.Load()-1)&(leafSlots-1)]))
 		}
-		if len(n.ahead) == 0 {
-			return nil
-		}
+	}
+}
+
+func (n *snapState) popAhead() *stream {
+	if len(n.ahead) == 0 {
+		return nil
 	}
 	st := n.ahead[0]
 	n.ahead[0] = nil

@@ -3,6 +3,7 @@ package lst
 import (
 	"errors"
 	"fmt"
+	"runtime"
 
 	"github.com/btrlog/btrlog/lst/vfs"
 )
@@ -55,9 +56,11 @@ const (
 
 // leadAlone commits b, and hands the lead on.
 func (s *Store) leadAlone(b *Batch) (Location, error) {
-	if ok, err := s.commitAlone(b); ok {
-		s.handOn()
-		return b.loc, err
+	if s.opt.Mode == Buffered {
+		if ok, err := s.commitAlone(b); ok {
+			s.handOn()
+			return b.loc, err
+		}
 	}
 	s.group = append(s.group[:0], b)
 	return s.leadGroup(b, s.group)
@@ -84,6 +87,28 @@ func (s *Store) handOn() {
 	s.qmu.Unlock()
 }
 
+// lockSoon takes mu. Whoever holds it beside a commit encodes a few entries of a
+// snapshot, or counts: a microsecond or two. To be put to sleep and woken takes ten times
+// as long, and sync.Mutex tries for less than that before it does it.
+func (s *Store) lockSoon() {
+	for range s.spins {
+		if s.mu.TryLock() {
+			return
+		}
+		pause()
+	}
+	s.mu.Lock()
+}
+
+// lockSpins is how often lockSoon tries, about 5 µs in all. With one processor the
+// holder cannot go on meanwhile.
+func lockSpins() int {
+	if runtime.GOMAXPROCS(0) == 1 {
+		return 0
+	}
+	return 64
+}
+
 // commitAlone is the short way of a batch that nobody waits with, in Buffered
 // mode, while no index frame is to ride along: it is written from the batch's own
 // memory. ok is false if something else has to be done first, and nothing was.
@@ -91,7 +116,7 @@ func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 	if len(b.ops) > 0 {
 		s.ix.byID.prefetch(&b.ops[0].stream) // here when the lock is taken
 	}
-	s.mu.Lock()
+	s.lockSoon()
 	need := int64(len(b.frame))
 	switch {
 	case s.err != nil || s.closed || s.fresh || len(s.inflight) > 0 || s.active.head.block != 1,
@@ -135,7 +160,7 @@ func (s *Store) commitAlone(b *Batch) (ok bool, err error) {
 		err = shortWrite(n, len(b.frame))
 	}
 
-	s.mu.Lock()
+	s.lockSoon()
 	if zeros > 0 {
 		s.readyDone()
 	}
@@ -172,7 +197,7 @@ func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
 			break // latched: prepare refuses all
 		}
 	}
-	s.mu.Lock()
+	s.lockSoon()
 	good := s.good[:0]
 	n, size, force := 0, 0, false
 	for _, b := range group {
@@ -214,7 +239,7 @@ func (s *Store) commitSome(group []*Batch, own *Batch, ownErr *error) int {
 	}
 	werr := w.Execute()
 
-	s.mu.Lock()
+	s.lockSoon()
 	if zeros > 0 {
 		s.readyDone()
 	}

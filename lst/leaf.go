@@ -150,17 +150,14 @@ func (l *leaf) nextClear(i int) int {
 	return l.sealedMap().nextClear(i)
 }
 
-// dirtyMap is what neither a snapshot nor a leaf frame has of the slots below to, of
+// dirtyMap is what neither a snapshot nor a leaf frame has of the slots [from, to), of
 // an open leaf.
-func (l *leaf) dirtyMap(to int) bitmap {
-	m := l.dirty
-	o := l.open.Load()
-	for i := l.clean; i < to; i++ {
-		if o.has(i) {
-			m.set(i)
-		}
+func (l *leaf) dirtyMap(from, to int) bitmap {
+	m := l.open.Load().presentIn(max(from, l.clean), to)
+	for w := range m {
+		m[w] |= l.dirty[w]
 	}
-	return m
+	return m.minus(bitmap{}.upTo(from))
 }
 
 // setClean notes that a snapshot or a leaf frame has all slots. No record is present

@@ -5,12 +5,15 @@ import "encoding/binary"
 const maxSealsAWrite = 128
 
 const (
-	// stepEntries are the entries that a small write encodes, and those of one hold
-	// of the lock by a caller that writes snapshots only: a few microseconds, which
-	// is what a commit beside them waits. More is encoded behind writes that take
-	// longer themselves, and when a snapshot is late.
+	// stepEntries are the entries that a small write encodes, a quarter of them while
+	// somebody drives the snapshot, and half of them are encoded in one hold of the lock
+	// by who drives it: a few microseconds, which is what a commit beside them waits.
+	// More is encoded behind writes that take longer themselves, and when a snapshot lags.
 	stepEntries = 8
 	lateEntries = 16 * stepEntries
+	stepBytes   = 16
+
+	siftsAnEntry = 4 // steps of the heap take about as long as an entry
 )
 
 // snapStep does a write's part of a snapshot: it encodes some entries, about as many
@@ -27,14 +30,21 @@ func (s *Store) snapStep(p *pending, limit, userBytes, records int) {
 	}
 	n.late = n.late || s.snapDue()
 	bytes, entries := userBytes/4, 0
-	switch {
-	case userBytes == 0: // the caller has encoded what it writes
-	case n.late:
-		entries = max(lateEntries, records*n.share)
-	default:
-		entries = max(stepEntries, records*n.share)
-	}
 	target := s.pieceTarget(bytes)
+	if userBytes > 0 { // else the caller has encoded what it writes
+		if n.drivers > 0 && p.off == int64(p.seg.head.dataStart) {
+			return // the first write of a segment: the roll has taken long enough
+		}
+		entries = max(0, min(s.snapLag(n.part()), records*4*stepEntries))
+		switch {
+		case n.late:
+			entries = max(entries, lateEntries)
+		case n.drivers > 0: // it ends all the same if nobody commits
+			entries = max(entries, stepEntries/4)
+		default:
+			entries = max(entries, stepEntries)
+		}
+	}
 	for {
 		if n.rootDue > 0 || n.ended && len(n.body) == 0 {
 			s.writeRoot(p, limit)
@@ -51,9 +61,27 @@ func (s *Store) snapStep(p *pending, limit, userBytes, records int) {
 		}
 		before := len(n.body)
 		s.encodeEntry(target)
-		bytes -= len(n.body) - before
+		bytes -= max(len(n.body)-before, stepBytes) // a step of the heap takes time, too
 		entries--
 	}
+}
+
+// snapLag is how many entries the snapshot under way lacks, for it to end when a part of
+// its interval, 1/part, has gone by.
+func (s *Store) snapLag(part float64) int {
+	n := &s.snap
+	gone := max(float64(s.sinceRecords)/float64(s.opt.SnapshotRecords), float64(s.sinceBytes)/float64(s.opt.SnapshotBytes))
+	return int(float64(n.entries)*min(1, part*gone)) - n.encoded
+}
+
+// part is in which part of its interval a snapshot ends: by half of it, or, where
+// somebody stands by who would write it if commits did not, later, which makes less work
+// for each commit.
+func (n *snapState) part() float64 {
+	if n.drivers > 0 {
+		return 1.25
+	}
+	return 2
 }
 
 // pieceTarget is from how many bytes on a piece is whole, for a write that carries
@@ -81,6 +109,7 @@ func (s *Store) encodeStep() bool {
 // there is none.
 func (s *Store) encodeEntry(target int) {
 	n := &s.snap
+	n.encoded++
 	if !n.heaped() {
 		return
 	}
@@ -137,7 +166,7 @@ func (s *Store) nextValueBytes() int {
 // heaped puts a part of what a delta holds into heap order, and reports whether all
 // of it is.
 func (n *snapState) heaped() bool {
-	for range 16 {
+	for range siftsAnEntry {
 		switch {
 		case n.siftKVs > 0:
 			n.siftKVs--

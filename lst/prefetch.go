@@ -10,3 +10,7 @@ import "unsafe"
 //
 //go:noescape
 func prefetch(p unsafe.Pointer)
+
+// pause lets some tens of nanoseconds pass, as a loop that waits for another processor
+// should.
+func pause()

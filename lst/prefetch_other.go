@@ -5,3 +5,5 @@ package lst
 import "unsafe"
 
 func prefetch(unsafe.Pointer) {}
+
+func pause() {}

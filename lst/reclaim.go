@@ -70,10 +70,22 @@ func (s *Store) Snapshot() error {
 	return s.snapshotNow(0)
 }
 
+// carriedBy is how many commits in one pause of snapshotNow carry a snapshot to its end
+// by themselves. To encode it beside them would only make them wait for the lock.
+const carriedBy = 16
+
 // snapshotNow runs snapshots to their end until a durable one has a floor of at
 // least floor, or cannot have: the one under way may have begun too early, so
 // it can take two.
 func (s *Store) snapshotNow(floor uint32) error {
+	s.mu.Lock()
+	s.snap.drivers++
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.snap.drivers--
+		s.mu.Unlock()
+	}()
 	for round := 0; round < 3; round++ {
 		s.mu.Lock()
 		before := s.snap.taken
@@ -87,11 +99,17 @@ func (s *Store) snapshotNow(floor uint32) error {
 			if !s.snap.running && !s.snap.rootFlies() {
 				s.snapBegin()
 			}
+			ticket := s.ticket
 			s.mu.Unlock()
-			if err := s.indexWrite(); err != nil {
-				return err
-			}
 			s.pace()
+			s.mu.Lock()
+			carried := s.ticket-ticket >= carriedBy && s.snapLag(s.snap.part()) <= 0 || s.snap.taken > before
+			s.mu.Unlock()
+			if !carried {
+				if err := s.indexWrite(); err != nil {
+					return err
+				}
+			}
 		}
 		if err := s.Sync(); err != nil {
 			return err

@@ -217,10 +217,10 @@ func (s *Store) openSpare() {
 }
 
 // zeroFill takes the device for half of the time at most, so that commits beside
-// it keep theirs, unless somebody waits for the segment.
+// it keep theirs, unless somebody waits for the segment, or soon will: the active
+// segment fills faster than this one.
 func (s *Store) zeroFill(f vfs.File, size int64) error {
-	zeros := alignedBuffer(int(min(size, 256<<10)))
-	zeros = zeros[:cap(zeros)]
+	zeros := fillZeros()
 	for off := int64(0); off < size; {
 		n := min(size-off, int64(len(zeros)))
 		start := time.Now()
@@ -228,11 +228,25 @@ func (s *Store) zeroFill(f vfs.File, size int64) error {
 			return err
 		}
 		off += n
-		if !s.opt.Inline {
+		if !s.opt.Inline && s.ahead(off, size) {
 			s.rest(min(time.Since(start), maxPause))
 		}
 	}
 	return nil
+}
+
+// fillZeros is what zeroFill writes. Made once: to make it takes as long as to write it.
+var fillZeros = sync.OnceValue(func() []byte {
+	const n = 256 << 10
+	return alignedBuffer(n)[:n]
+})
+
+// ahead reports whether at least twice as large a part of the next segment is made as of
+// the active one is used.
+func (s *Store) ahead(done, size int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.active == nil || float64(done)*float64(s.active.size) >= 2*float64(s.nextOff)*float64(size)
 }
 
 const maxPause = 5 * time.Millisecond

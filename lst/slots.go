@@ -135,12 +135,20 @@ func (o *openSlots) nextClear(i int) int {
 }
 
 // present says which of the slots below to hold a record.
-func (o *openSlots) present(to int) (m bitmap) {
-	if o.runs == nil {
-		to = min(to, len(o.cells))
+func (o *openSlots) present(to int) bitmap { return o.presentIn(0, to) }
+
+// presentIn says which of the slots [from, to) hold a record.
+func (o *openSlots) presentIn(from, to int) (m bitmap) {
+	if o.runs != nil {
+		for i := from; i < to; i++ {
+			if o.inRuns(i).at != 0 {
+				m.set(i)
+			}
+		}
+		return m
 	}
-	for i := range to {
-		if o.has(i) {
+	for i := from; i < min(to, len(o.cells)); i++ {
+		if o.cells[i].Load() != 0 {
 			m.set(i)
 		}
 	}

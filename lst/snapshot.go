@@ -76,7 +76,7 @@ type snapState struct {
 	replay    pos
 	streams   []dirtyStream
 	ahead     []*stream // the next of them, in order, taken out to be fetched from memory together
-	aheadMem  [16]*stream
+	aheadMem  [8]*stream
 	kvs       []*kvEntry
 	curStream *stream // being written, from leaf curBase on
 	curBase   uint64
@@ -88,7 +88,9 @@ type snapState struct {
 	sift      int    // streams before it are not in heap order yet
 	siftKVs   int    // likewise of kvs
 	ended     bool   // nothing is left to be encoded
-	share     int    // entries for each record of a write
+	entries   int    // there are about so many, what orders them counted in
+	encoded   int    // of them
+	drivers   int    // calls of snapshotNow
 	late      bool   // the next snapshot is due
 	pieces    []pieceRef
 	bytes     int64
@@ -139,18 +141,17 @@ func (s *Store) snapBegin() {
 	n.kvs, s.ix.dirtyKVs = s.ix.dirtyKVs, n.kvs[:0]
 	n.curStream, n.key, n.inStreams = nil, nil, false
 	n.body, n.full, n.ended, n.late = n.body[:0], false, false, false
-	entries := len(n.streams) + len(n.kvs)
+	n.entries, n.encoded = len(n.streams)+len(n.kvs), 0
 	if n.base {
 		// A base visits everything; the lists only have to be marked clean, which
 		// visiting does. What is deleted is not visited and needs no entry.
 		n.wantBase = false
 		clear(n.streams)
 		n.streams, n.kvs = n.streams[:0], n.kvs[:0]
-		entries = s.ix.streams.len() + s.ix.kvs.len()
+		n.entries = s.ix.streams.len() + s.ix.kvs.len()
 	}
 	n.sift, n.siftKVs = len(n.streams)/2, len(n.kvs)/2
-	// It ends in a quarter of the interval.
-	n.share = min(4*entries/s.opt.SnapshotRecords, 4*stepEntries) + 1
+	n.entries += (n.sift + n.siftKVs) / siftsAnEntry
 }
 
 // nextKey is the key that the next entry has or comes after: tag 0 for
@@ -240,15 +241,19 @@ func (s *Store) writeBaseEntry(b []byte) ([]byte, bool) {
 		}
 		n.inStreams, n.key = true, n.key[:0]
 	}
-	var st *stream
-	s.ix.streams.ascend(n.key, func(v *stream) bool { st = v; return false })
-	if st == nil {
-		return b, true
+	for {
+		st := s.nextOfAll()
+		if st == nil {
+			return b, true
+		}
+		n.key = append(append(n.key[:0], st.id[:]...), 0)
+		if st.gone {
+			continue // since it was taken ahead: the deletion is replayed
+		}
+		n.curBase = 0
+		st.dirty = false
+		return s.writeStream(b, st), false
 	}
-	n.key = append(append(n.key[:0], st.id[:]...), 0)
-	n.curBase = 0
-	st.dirty = false
-	return s.writeStream(b, st), false
 }
 
 func appendKV(b []byte, e *kvEntry) []byte {
@@ -302,18 +307,17 @@ func (s *Store) writeLeafEntry(b []byte, st *stream, l *leaf, trim, eof uint64, 
 	}
 	m, kind := bitmap{}, byte(leafOpen)
 	if s.snap.base || l.whole {
-		m, kind = l.open.Load().present(l.below(eof)), leafAll
+		m, kind = l.open.Load().presentIn(l.below(trim), l.below(eof)), leafAll
 	} else {
-		m = l.dirtyMap(l.below(eof))
+		m = l.dirtyMap(l.below(trim), l.below(eof))
 	}
-	m = m.minus(bitmap{}.upTo(l.below(trim)))
 	l.setClean(eof)
 	l.whole = false
 	if !last && !l.queued && l.live(trim) > 0 {
 		s.ix.queueSeal(st, l) // left behind by the stream: settle it
 	}
-	if m.count() == 0 && kind == leafOpen {
-		return b
+	if m == (bitmap{}) && (kind == leafOpen || s.snap.base) {
+		return b // of an emptied stream a base keeps the ends, there is nothing to replace
 	}
 	b = append(b, kind)
 	b = binary.AppendUvarint(b, l.base>>leafShift)

@@ -27,6 +27,7 @@ type Store struct {
 	lead  atomic.Int32 // changes from idle by compare and swap, to queued and from it under qmu
 	qmu   sync.Mutex
 	queue []*Batch
+	spins int      // see lockSoon
 	group []*Batch // leader's
 	good  []*Batch // leader's
 
@@ -126,7 +127,7 @@ func Open(dir string, opt Options) (*Store, RecoveryReport, error) {
 		return nil, rep, fmt.Errorf("lst: open %s: %w", dir, err)
 	}
 	s := &Store{
-		dir: dir, opt: opt, lock: lock,
+		dir: dir, opt: opt, lock: lock, spins: lockSpins(),
 		startWall: start, ends: map[uint32]int64{},
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), finished: make(chan struct{}),
 	}
