@@ -91,6 +91,12 @@ func (s *Store) handOn() {
 // snapshot, or counts: a microsecond or two. To be put to sleep and woken takes ten times
 // as long, and sync.Mutex tries for less than that before it does it.
 func (s *Store) lockSoon() {
+	if !s.mu.TryLock() {
+		s.lockPatiently()
+	}
+}
+
+func (s *Store) lockPatiently() {
 	for range s.spins {
 		if s.mu.TryLock() {
 			return

@@ -155,6 +155,7 @@ var table = []rowEntry{
 	{"space-steady", spaceSteady},
 	{"space-keyvalue", spaceKeyValue},
 	{"append-raw", appendRaw},
+	{"append-parts", appendParts},
 	{"append-streams", appendStreams},
 	{"forced-direct", forcedDirect},
 	{"read-cached", readCached},
