@@ -167,6 +167,28 @@ func (c *cluster) apart() error {
 	return errors.Join(errs...)
 }
 
+const (
+	restFor  = 100 * time.Millisecond
+	restBusy = 5 * time.Millisecond // of processor time, of all nodes
+	restMost = 30 * time.Second
+)
+
+// rest waits until the nodes have next to nothing to do: what was appended is archived.
+func (c *cluster) rest() error {
+	tick := time.NewTicker(restFor)
+	defer tick.Stop()
+	before, busy := c.processor(), time.Duration(0)
+	for end := time.Now().Add(restMost); time.Now().Before(end); {
+		<-tick.C
+		now := c.processor()
+		if busy = now - before; busy < restBusy {
+			return nil
+		}
+		before = now
+	}
+	return fmt.Errorf("the nodes are not at rest after %v: they took %v of processor time in %v", restMost, busy, restFor)
+}
+
 // freePort is a port that is free for UDP and TCP on 127.0.0.1 now.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

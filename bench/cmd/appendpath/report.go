@@ -29,6 +29,12 @@ func (o *options) turns(c *cluster, ss []*series) error {
 	}()
 	for turn := range o.blocks + 1 {
 		for _, s := range ss {
+			if o.rest {
+				// What a block leaves to be archived would else be work of the next one, which is of the other kind.
+				if err := c.rest(); err != nil {
+					return err
+				}
+			}
 			before := c.processor()
 			a, err := s.run()
 			if err != nil {
