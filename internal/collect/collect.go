@@ -126,8 +126,7 @@ func (c *Collector) Round(ctx context.Context, round uint64, logs []Known) error
 	before := c.blank
 	c.blank = make(map[protocol.LogID]protocol.Epoch)
 	for _, l := range logs {
-		seen[l.ID] = true
-		if l.Blank {
+		if l.Blank { // and not seen: of a deleted log it may be all that anybody knows, and what the archive has of that goes as an orphan
 			c.blank[l.ID] = l.Promised
 			if before[l.ID] == l.Promised {
 				if err := c.Note(ctx, l.ID, c.forget(ctx, l)); err != nil {
@@ -136,6 +135,7 @@ func (c *Collector) Round(ctx context.Context, round uint64, logs []Known) error
 			}
 			continue
 		}
+		seen[l.ID] = true
 		if !c.turn(l, round) {
 			continue
 		}

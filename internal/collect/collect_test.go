@@ -216,4 +216,16 @@ func TestDeletedLog(t *testing.T) {
 	if n := p.objects(); n != 0 {
 		t.Errorf("%d objects of a deleted log that no node knows are left", n)
 	}
+	// An open that came too late left a promise at the only nodes that heard of the log again.
+	if err := p.flush(0); err != nil {
+		t.Fatal(err)
+	}
+	for r := uint64(27); r < 27+5; r++ {
+		if err := p.c.Round(t.Context(), r, []Known{{ID: p.log.ID, Promised: 18, Blank: true}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := p.objects(); n != 0 {
+		t.Errorf("%d objects of a deleted log that the nodes know by a promise alone are left", n)
+	}
 }
