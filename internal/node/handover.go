@@ -13,8 +13,10 @@ type handover struct {
 // maxHandover bounds the wait, in graces: the node before may be dead all the same.
 const maxHandover = 15
 
-// took notes that a segment of this node was archived so long after it was complete.
-func (h *handover) took(d protocol.Time) {
+// took notes that a segment of this node was archived so long after it was complete. It counts no more than the longest wait: otherwise one that
+// had to wait out an outage of an hour would be remembered for dozens of segments.
+func (h *handover) took(grace, d protocol.Time) {
+	d = min(d, maxHandover*grace)
 	if h.mean == 0 {
 		h.mean, h.dev = d, d/2
 		return

@@ -78,24 +78,104 @@ func TestHandoverFollowsTheStore(t *testing.T) {
 		t.Errorf("with nothing known %v", time.Duration(got))
 	}
 	for range 50 {
-		h.took(grace / 10)
+		h.took(grace, grace/10)
 	}
 	if got := h.wait(grace, 0); got != grace {
 		t.Errorf("with a quick store %v", time.Duration(got))
 	}
 	for range 50 {
-		h.took(3 * grace)
+		h.took(grace, 3*grace)
 	}
 	if got := h.wait(grace, 0); got < 3*grace || got > 6*grace {
 		t.Errorf("where a segment takes %v, %v", time.Duration(3*grace), time.Duration(got))
 	}
 	for range 50 {
-		h.took(grace / 10)
+		h.took(grace, grace/10)
 	}
 	if got := h.wait(grace, 0); got != grace {
 		t.Errorf("with a store that is quick again %v", time.Duration(got))
 	}
+	// One outage is forgotten. A segment that had waited for an hour used to have the next sixty wait for half a minute.
+	h.took(grace, 3600*grace)
+	for range 40 {
+		h.took(grace, grace/10)
+	}
+	if got := h.wait(grace, 0); got != grace {
+		t.Errorf("40 segments after an outage %v", time.Duration(got))
+	}
 	if got := h.wait(grace, 1000*grace); got != maxHandover*grace {
 		t.Errorf("without an end %v", time.Duration(got))
+	}
+}
+
+// Short segments wait for the rounds of the packer, which are far apart however quick the store is. That used to be taken for a slow store, and
+// a node with idle logs waited for half a minute before it took over from a dead one.
+func TestPackingIsNoSlowStore(t *testing.T) {
+	const inc, other = protocol.Incarnation(9), protocol.Incarnation(10)
+	const grace = protocol.Time(time.Second)
+	core, _, err := shard.Open("/s", lst.Options{FS: vfs.NewMem(vfs.MemOptions{Seed: 3}), Mode: lst.Direct, SegmentBytes: 4 << 20, Inline: true}, inc, protocol.Rules{}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer core.Close()
+	n := &Node{cfg: Config{FlushGrace: time.Duration(grace), PackEvery: 40 * time.Second}, jobs: make(chan job, 64)}
+	n.packer.init()
+	th := &thread{n: n, core: core}
+	th.plan.init()
+	th.plan.watch = never
+	const segments, log = 16, 1
+	w := newWriter(log)
+	w.set.Peers = []protocol.Incarnation{inc, other}
+	core.Step(1, 1, w.open(1))
+	core.Step(1, 1, w.activate(inc, 1, 1))
+	write := func(now protocol.Time, size int) {
+		t.Helper()
+		for range segments {
+			w.cut() // each record is a segment
+			core.Step(now, 1, to(inc, w.append(1, size)))
+			w.cLSN = w.next - 1
+			core.Step(now, 1, w.watermark(inc, w.cLSN))
+			if _, err := core.Commit(now); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	object := func(k planKey) *report {
+		return &report{key: k, objects: []protocol.ArchivedObject{{Label: k.label, First: k.first, Last: k.first, CLSN: k.first}}}
+	}
+	write(1, 50)
+	th.planFlush(2)
+	if len(n.jobs) > 0 {
+		t.Fatalf("%d short segments are not left to the packer", len(n.jobs))
+	}
+	now, packed := 40*grace, 0
+	for k, e := range th.plan.logs[log].entries {
+		if e.rank == 0 {
+			th.reported(now, object(k))
+			packed++
+		}
+	}
+	for k, e := range th.plan.logs[log].entries {
+		if e.rank > 0 { // the other node's pack
+			th.learned(now, object(k))
+		}
+	}
+	if l, _ := core.Log(log); packed == 0 || packed == segments || l.ArchivedThrough != segments {
+		t.Fatalf("%d of %d segments were packed here, archived through %d", packed, segments, l.ArchivedThrough)
+	}
+	// Long ones now. The other node dies.
+	write(now, 100<<10)
+	th.planFlush(now)
+	mine := len(n.jobs)
+	for len(n.jobs) > 0 {
+		j := <-n.jobs
+		if j.seg.Rank > 0 {
+			t.Fatalf("segment at %d is taken over at once", j.key.first)
+		}
+		th.reported(now, object(j.key))
+	}
+	th.planFlush(now + grace)
+	if got := len(n.jobs); mine == segments || got != segments-mine {
+		t.Errorf("%d segments of a dead node are taken over after a grace, of %d", got, segments-mine)
 	}
 }

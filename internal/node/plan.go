@@ -23,6 +23,7 @@ type planned struct {
 	complete protocol.Time // when it was first seen complete; 0: not yet
 	next     protocol.Time // not before
 	rank     int           // of this node among those that may archive it
+	packed   bool          // it is left to the packer, whose rounds it waits for
 	failures int
 	outage   bool // the last failure was the store's silence, and ends with it
 	busy     bool
@@ -145,7 +146,7 @@ func (t *thread) planLog(now protocol.Time, l *logPlan) (taken bool) {
 	taken = true
 	pending := protocol.Time(0)
 	for _, e := range l.entries {
-		if e.complete != 0 && e.rank == 0 && len(e.objects) == 0 {
+		if e.complete != 0 && e.rank == 0 && len(e.objects) == 0 && !e.packed {
 			pending = max(pending, now-e.complete)
 		}
 	}
@@ -177,6 +178,7 @@ func (t *thread) planLog(now protocol.Time, l *logPlan) (taken bool) {
 			due = min(due, now-s.Age+s.FlushAge+grace+wait)
 		}
 		if t.n.packing() && due <= now && e.next <= now && !e.busy && len(e.objects) == 0 && t.packable(&s) {
+			e.packed = true
 			// It waits for a round of the packer, in which the shard learns what others have packed and is asked for what it has
 			// (packLog).
 			t.n.packer.want()
@@ -289,8 +291,9 @@ func (t *thread) reported(now protocol.Time, r *report) {
 		e.next = now + min(recheck, patience*protocol.Time(t.n.cfg.FlushGrace)<<min(e.failures, 16))
 		e.failures++
 	case r.err == nil:
-		if first && e.complete != 0 && e.rank == 0 && len(r.objects) > 0 {
-			p.others.took(now - e.complete)
+		// A packed one waited for the packer's round, and not for the store.
+		if first && e.complete != 0 && e.rank == 0 && len(r.objects) > 0 && !e.packed {
+			p.others.took(protocol.Time(t.n.cfg.FlushGrace), now-e.complete)
 		}
 		e.failures, e.next = 0, now+recheck
 	case errors.Is(r.err, archive.ErrSource) || errors.Is(r.err, shard.ErrGone):
