@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/btrlog/btrlog/internal/protocol"
 )
@@ -59,8 +60,7 @@ func strictHistory(body []byte, j *logJSON) error {
 		if h, rest, ok := parseHistory(body[at+len(historyList):]); ok {
 			short := make([]byte, 0, at+len(historyNull)+len(rest))
 			short = append(append(append(short, body[:at]...), historyNull...), rest...)
-			twice := bytes.Count(bytes.ToLower(short), historyField) > 1 // the last one counts; encoding/json knows which that is
-			if err := strict(short, j, &j.Format, FormatVersion); err == nil && !twice {
+			if err := strict(short, j, &j.Format, FormatVersion); err == nil && onlyHistory(short) {
 				j.History = h
 				return nil
 			}
@@ -68,6 +68,17 @@ func strictHistory(body []byte, j *logJSON) error {
 		}
 	}
 	return strict(body, j, &j.Format, FormatVersion)
+}
+
+// onlyHistory says whether the one history of body is for certain the only one. Of more the last counts, and encoding/json knows which that
+// is: it takes a name in any case, with escapes, and with letters beyond ASCII that fold to its own (ſ is an s).
+func onlyHistory(body []byte) bool {
+	for _, c := range body {
+		if c == '\\' || c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return bytes.Count(bytes.ToLower(body), historyField) == 1
 }
 
 // parseHistory takes the entries of a list and its end off the front of b.

@@ -12,8 +12,12 @@ import (
 // TestHistoryAsJSON: the short ways of a history write and read what encoding/json does, also of a record in which any byte is another
 // one or is missing, or behind which the bytes end.
 func TestHistoryAsJSON(t *testing.T) {
-	for _, h := range []protocol.History{nil, {}, {{Epoch: 1, Start: 1}}, {{Epoch: 3, Start: 1}, {Epoch: 5, Start: 20}, {Epoch: 1 << 63, Start: protocol.MaxLSN}}} {
-		j := logJSON{Format: 1, Name: "orders", Opener: `a "history": [{"epoch": 1, "start": 1}] of "history": null`, History: h}
+	long := protocol.History{{Epoch: 3, Start: 1}, {Epoch: 5, Start: 20}, {Epoch: 1 << 63, Start: protocol.MaxLSN}}
+	for i, h := range []protocol.History{nil, {}, {{Epoch: 1, Start: 1}}, long, long} {
+		j := logJSON{Format: 1, Name: "orders", Opener: "host-1", History: h}
+		if i == 3 {
+			j.Opener = `a "history": [{"epoch": 1, "start": 1}] of "history": null` // the escapes send it the long way
+		}
 		want, err := json.MarshalIndent(j, "", " ")
 		if err != nil {
 			t.Fatal(err)
@@ -45,6 +49,11 @@ func TestHistoryAsJSON(t *testing.T) {
 		}
 		same(bytes.Replace(want, []byte(`"history"`), []byte(`"history": [{"epoch": 2, "start": 2}], "history"`), 1))
 		same(bytes.Replace(want, []byte(`"options"`), []byte(`"HISTORY": null, "options"`), 1))
+		// encoding/json takes these for the history too, and the last one counts; they used to be overlooked.
+		for _, name := range []string{`"hi\u017ftory"`, "\"hi\u017ftory\"", `"h\u0069story"`, `"HISTOR\u0059"`} {
+			same(bytes.Replace(got, []byte(`"options"`), []byte(name+`: null, "options"`), 1))
+			same(bytes.Replace(got, []byte(`"options"`), []byte(name+`: [{"epoch": 2, "start": 2}], "options"`), 1))
+		}
 		same(bytes.Replace(want, []byte(`"epoch": 3`), []byte(`"epoch": 18446744073709551616`), 1))
 	}
 }
