@@ -154,8 +154,16 @@ const gb = 1e9
 // recordOverhead is what framing and index add to a record, on the disk of a node and in the archive.
 const recordOverhead = 8
 
+// maxWorkload bounds each number of a workload: far above every workload, and the bills can still be read.
+const maxWorkload = 1e15
+
 // Check says what of a workload cannot be.
 func (w *Workload) Check(p Prices) error {
+	for _, v := range [...]float64{w.Rate, w.Size, w.Logs, w.PerIO, w.Use, w.ReadShare} {
+		if math.IsNaN(v) || v > maxWorkload {
+			return fmt.Errorf("%v is no number that a workload has; up to %.0e are allowed", v, maxWorkload)
+		}
+	}
 	switch _, ok := p.Instances[w.Instance]; {
 	case w.Rate <= 0 || w.Size < 0 || w.Logs < 1 || w.PerIO < 1 || w.Segment < 1:
 		return errors.New("rate, logs, appends for each write and segment must be above zero, and sizes not below")

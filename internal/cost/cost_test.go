@@ -109,6 +109,10 @@ func TestBadInput(t *testing.T) {
 	for what, change := range map[string]func(*Workload){
 		"rate": func(w *Workload) { w.Rate = 0 }, "zones": func(w *Workload) { w.Zones = 4 }, "instance": func(w *Workload) { w.Instance = "z9" }, "use": func(w *Workload) { w.Use = 2 },
 		"retain": func(w *Workload) { w.Retain = -1 },
+		// These used to be reckoned with: NaN is not below zero, and a bill of three hundred digits is none.
+		"no rate": func(w *Workload) { w.Rate = math.NaN() }, "no size": func(w *Workload) { w.Size = math.NaN() }, "no logs": func(w *Workload) { w.Logs = math.NaN() },
+		"no batch": func(w *Workload) { w.PerIO = math.NaN() }, "no use": func(w *Workload) { w.Use = math.NaN() }, "no reads": func(w *Workload) { w.ReadShare = math.NaN() },
+		"rate without end": func(w *Workload) { w.Rate = math.Inf(1) }, "rate beyond sense": func(w *Workload) { w.Rate = 1e300 },
 	} {
 		w := paper(p)
 		change(&w)
