@@ -290,20 +290,30 @@ func (c *Collector) Note(ctx context.Context, id protocol.LogID, err error) erro
 	return nil
 }
 
-// Look finds what the store has of a log above an LSN. What is trimmed needs no object (P3: every *untrimmed* LSN): it counts
-// as one, under the epoch of the record that says so, which raises no watermark of a node that missed that epoch.
+// Look finds what the store has of a log above an LSN. What is trimmed needs no object (P3: every *untrimmed* LSN), nor does what the
+// log's record calls lost (P5): each counts as one, under the epoch of the record that says so, which raises no watermark of a node that
+// missed that epoch. Nodes learn of lost ranges with their activation; but where all that were activated have been replaced since, nobody
+// would ever come past a lost range, and no open that loses nothing more could end.
 func Look(ctx context.Context, a *archive.Archive, c *meta.Catalog, log protocol.LogID, after protocol.LSN) ([]protocol.ArchivedObject, error) {
 	objects, err := a.Look(ctx, log, after)
 	if err != nil {
 		return nil, err
 	}
-	switch rec, err := c.LoadByID(ctx, log); {
+	l, err := c.LoadByID(ctx, log)
+	switch {
 	case errors.Is(err, meta.ErrDeleted) || errors.Is(err, meta.ErrNotFound):
+		return objects, nil
 	case err != nil:
 		return nil, err
-	case rec.Record.TrimBefore > after+1:
-		through := rec.Record.TrimBefore - 1
-		objects = append(objects, protocol.ArchivedObject{Label: rec.Record.Epoch, First: 1, Last: through, CLSN: through})
+	}
+	none := func(first, last protocol.LSN) {
+		if last > after {
+			objects = append(objects, protocol.ArchivedObject{Label: l.Record.Epoch, First: first, Last: last, CLSN: last})
+		}
+	}
+	none(1, l.Record.TrimBefore-1)
+	for _, r := range l.Record.Lost {
+		none(r.From, r.To)
 	}
 	return objects, nil
 }

@@ -229,3 +229,42 @@ func TestDeletedLog(t *testing.T) {
 		t.Errorf("%d objects of a deleted log that the nodes know by a promise alone are left", n)
 	}
 }
+
+// TestLookCountsWhatIsLost: a node that has never heard of a lost range, because it was replaced since, comes past it as past what is trimmed:
+// otherwise it would never know the objects behind for archived, and an open would wait for that for ever.
+func TestLookCountsWhatIsLost(t *testing.T) {
+	p := newPlace(t, Rules{})
+	ctx := t.Context()
+	raised, err := p.cat.RaiseEpoch(ctx, "orders", meta.Raise{Nonce: p.cat.Nonce()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _, err := p.cat.PutEnsemble(ctx, protocol.Ensemble{{Node: "a", Incarnation: testInc}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := raised.Record.Epoch
+	lost := protocol.LostRanges{{From: 41, To: 45, Epoch: e}, {From: 60, To: 62, Epoch: e, Skipped: true}}
+	if _, err := p.cat.Install(ctx, "orders", meta.Install{Owner: raised.Record.Owner(), Ensemble: id, Start: 63, Lost: lost}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.flush(4); err != nil { // what the archive has behind the hole: 46 to 50 are in it
+		t.Fatal(err)
+	}
+	objects, err := Look(ctx, p.arch, p.cat, p.log.ID, 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[protocol.LSN]protocol.LSN{41: 45, 60: 62}
+	for _, o := range objects {
+		if last, ok := want[o.First]; ok && o.Last == last && o.CLSN == last && o.Label == e {
+			delete(want, o.First)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("lost and not told: %v; objects %v", want, objects)
+	}
+	if objects, err = Look(ctx, p.arch, p.cat, p.log.ID, 62); err != nil || len(objects) != 0 {
+		t.Errorf("above all: %v, %v", objects, err)
+	}
+}
