@@ -282,17 +282,17 @@ func (h held) bytesAbove(floor LSN) (sum uint64) {
 	return sum
 }
 
-// missing lists the LSNs above floor, up to top, that are held under no label; at most limit stretches.
-func (h held) missing(floor, top LSN, limit int) (out []Range) {
+// missing lists the LSNs above floor, up to top, that are held under no label.
+func (h held) missing(floor, top LSN) (out []Range) {
 	list, _ := h.extents(floor, math.MaxInt)
 	next := floor + 1
 	for _, e := range list {
-		if e.From > next && len(out) < limit {
+		if e.From > next {
 			out = append(out, Range{next, e.From - 1})
 		}
 		next = max(next, e.To+1)
 	}
-	if next <= top && len(out) < limit {
+	if next <= top {
 		out = append(out, Range{next, top})
 	}
 	return out

@@ -261,3 +261,19 @@ func TestManyHoles(t *testing.T) {
 		}
 	}
 }
+
+// A list of what a node lacks that is shorter than its bound is whole: what is lost is left out before it is cut.
+func TestMissingIsBoundedLast(t *testing.T) {
+	l := &nodeLog{id: testLog}
+	held := l.held.ensure(1)
+	for x := LSN(2); x <= 4*MaxMissing; x += 2 {
+		held.add(x, 1, unknownOff, 1) // every odd LSN is missing
+		if x <= MaxMissing {
+			l.lost = append(l.lost, Range{x - 1, x - 1})
+		}
+	}
+	got := l.status().Missing
+	if len(got) != MaxMissing || got[0] != (Range{MaxMissing + 1, MaxMissing + 1}) {
+		t.Errorf("%d stretches, the first %v", len(got), got[:min(len(got), 1)])
+	}
+}

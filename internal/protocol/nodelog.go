@@ -222,18 +222,21 @@ type LogStatus struct {
 	// the middle of a segment was archived or lost, since the index has no sizes of single records.
 	Unarchived uint64
 	// Missing are the LSNs above ArchivedThrough, up to the highest that the node holds or knows committed, of which it holds no
-	// copy: the lowest maxMissing stretches.
+	// copy and that are not lost on record: the lowest MaxMissing stretches. Only with fewer than that it is known that there are no others.
 	Missing []Range
 }
 
-// maxMissing bounds LogStatus.Missing.
-const maxMissing = 64
+// MaxMissing bounds LogStatus.Missing.
+const MaxMissing = 64
 
 func (l *nodeLog) status() LogStatus {
 	top, _ := l.held.highest()
+	// The bound comes last: cut before what is lost is left out, a list of a few could stand for many.
+	missing := without(l.held.missing(l.archived, max(top, l.clsn)), l.lost)
+	missing = missing[:min(len(missing), MaxMissing)]
 	return LogStatus{Log: l.id, Settings: l.settings, Promised: l.promised, Activated: l.activated, Start: l.start, CLSN: l.committed(), ArchivedThrough: l.archived,
 		DroppedThrough: l.dropped, Highest: top, Deleted: l.deleted, Damaged: l.damaged, LastAppend: l.lastAppend,
-		Unarchived: l.held.bytesAbove(l.archived), Missing: without(l.held.missing(l.archived, max(top, l.clsn), maxMissing), l.lost)}
+		Unarchived: l.held.bytesAbove(l.archived), Missing: missing}
 }
 
 // raiseCLSN is the one place where a watermark rises; it never falls while the node runs (P9).
