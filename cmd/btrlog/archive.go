@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -161,54 +160,120 @@ of packs; of others, 'archive verify --deep' finds it.`,
 		done := slowNotice(cmd.ErrOrStderr(), "listing the archive")
 		defer done()
 		var rows [][]string
+		var failed failures
 		for i := range logs {
-			contents, err := a.Contents(ctx, protocol.LogID(logs[i].ID))
-			if err != nil {
-				return fmt.Errorf("log %s: %w", logs[i].Name, err)
+			l := &logs[i]
+			var contents *archive.Contents
+			if l.err == nil {
+				if contents, l.err = a.Contents(ctx, protocol.LogID(l.info.ID)); l.err != nil {
+					l.err = fmt.Errorf("log %s: %w", l.info.Name, l.err)
+				}
 			}
-			d := describeArchived(&logs[i], contents, len(args) > 0)
+			if ctx.Err() != nil {
+				return errInterrupted
+			}
+			if l.err != nil { // it does not hide the others
+				failed.add(l.err)
+				if asJSON {
+					if err := printJSON(cmd.OutOrStdout(), unlisted{l.info.Name, oneLine(message(l.err))}); err != nil {
+						return err
+					}
+				} else if len(args) == 0 {
+					rows = append(rows, []string{l.info.Name, "-", "-", "-", "not listed: " + oneLine(message(l.err))})
+				}
+				continue
+			}
+			d := describeArchived(&l.info, contents, len(args) > 0)
 			switch {
 			case asJSON:
-				err = printJSON(cmd.OutOrStdout(), d)
+				if err := printJSON(cmd.OutOrStdout(), d); err != nil {
+					return err
+				}
 			case len(args) > 0:
 				rows = stretchRows(d)
 			default:
 				rows = append(rows, []string{d.Log, fmt.Sprint(d.Copies), fmt.Sprint(d.Packed), humanBytes(d.Bytes), orElse(d.First > 0 && d.First <= d.Through, lsnRange(d.First, d.Through), "-")})
 			}
-			if err != nil {
-				return err
-			}
 		}
-		if asJSON {
-			return nil
+		err = failed.of(len(logs), "could not be listed")
+		if asJSON || len(args) > 0 && err != nil {
+			return err
 		}
 		head := []string{"LOG", "COPIES", "IN PACKS", "BYTES", "RECORDS"}
 		if len(args) > 0 {
 			head = []string{"RECORDS", "EPOCH", "BYTES", "SINCE", "NOTE", "OBJECT"}
 		}
-		return printRows(cmd.OutOrStdout(), append([][]string{head}, rows...))
+		if perr := printRows(cmd.OutOrStdout(), append([][]string{head}, rows...)); perr != nil {
+			return perr
+		}
+		return err
 	})
 	return cmd
 }
 
-// logsNamed returns the logs of the names, or all.
-func logsNamed(ctx context.Context, client *btrlog.Client, names []string) ([]btrlog.LogInfo, error) {
-	var logs []btrlog.LogInfo
+// unlisted is what 'archive ls --json' prints of a log of which nothing could be found out.
+type unlisted struct {
+	Log   string `json:"log"`
+	Error string `json:"error"`
+}
+
+// namedLog is a log that was asked for; err says why nothing but its name is known.
+type namedLog struct {
+	info btrlog.LogInfo
+	err  error
+}
+
+// failures are those of single logs, which do not end a command that looks at several.
+type failures struct {
+	first error
+	n     int
+}
+
+func (f *failures) add(err error) {
+	if f.first == nil {
+		f.first = err
+	}
+	f.n++
+}
+
+// of returns the error of a command that looked at so many logs, nil if none failed. What each failure is was printed before.
+func (f *failures) of(logs int, what string) error {
+	switch {
+	case f.n == 0:
+		return nil
+	case logs == 1:
+		return f.first
+	}
+	return fmt.Errorf("%s of %d %s; %s%w", plural(int64(f.n), "log"), logs, what, orElse(f.n > 1, "the first: ", ""), f.first)
+}
+
+// logsNamed returns the logs of the names, or all. A log whose record cannot be read does not hide the others.
+func logsNamed(ctx context.Context, client *btrlog.Client, names []string) ([]namedLog, error) {
+	var logs []namedLog
 	for _, name := range names {
 		info, err := client.Info(ctx, name)
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return nil, errInterrupted
+		case errors.Is(err, btrlog.ErrInvalid): // no log can have this name
 			return nil, err
+		case err != nil:
+			info.Name = name
 		}
-		logs = append(logs, info)
+		logs = append(logs, namedLog{info, err})
 	}
 	if len(names) > 0 {
 		return logs, nil
 	}
 	for info, err := range client.Logs(ctx, "") {
-		if err != nil {
+		if err != nil && !damagedRecord(err) {
 			return nil, err
 		}
-		logs = append(logs, info)
+		var e *btrlog.Error
+		if errors.As(err, &e) {
+			info.Name = e.Log
+		}
+		logs = append(logs, namedLog{info, err})
 	}
 	return logs, nil
 }
@@ -262,219 +327,4 @@ func stretchRows(d archivedLog) (rows [][]string) {
 		rows = append(rows, []string{lsnRange(s.First, s.Last), fmt.Sprint(s.Epoch), humanBytes(s.Bytes), since, orDash(strings.Join(notes, ", ")), object})
 	}
 	return rows
-}
-
-// verdict is what 'archive verify' found of a log.
-type verdict struct {
-	Log      string           `json:"log"`
-	ID       string           `json:"log_id"`
-	Sound    bool             `json:"sound"`
-	Copies   int              `json:"copies"`
-	Bytes    int64            `json:"bytes"`                 // as they are stored
-	Plain    int64            `json:"plain_bytes,omitempty"` // of the records, uncompressed; with --deep
-	First    btrlog.LSN       `json:"first"`                 // that must be there
-	Through  btrlog.LSN       `json:"through"`               // that must be there: what nodes take for archived, and what is
-	Missing  []protocol.Range `json:"missing"`
-	Damaged  []string         `json:"damaged"`
-	Foreign  []string         `json:"foreign"` // keys among the log's that this program does not write
-	Doubles  int              `json:"doubles"`
-	Doubled  int64            `json:"doubled_bytes"`
-	Replaced int              `json:"replaced"` // in packs that were merged and will be deleted
-	Read     bool             `json:"read"`     // every byte was
-}
-
-const archiveVerifyLong = `Check that the object store holds what it should of all logs, or of those that are named: every record from the trim point on that a node
-takes for archived or that the archive itself proves, apart from those that their owner gave up. Doubles, records that are there twice
-under the same epoch, are counted and no fault.
-
-With --deep every byte is read, and every checksum and hash compared; without it the listings, and the directories of packs, must do. The
-nodes are asked what they take for archived; one that does not answer is left out.
-
-The exit code is 1 if something is missing or damaged.`
-
-func archiveVerify(c *connection) *cobra.Command {
-	var asJSON, deep bool
-	cmd := &cobra.Command{
-		Use:   "verify [NAME...]",
-		Short: "Check that nothing that is archived is missing or damaged",
-		Long:  archiveVerifyLong,
-		Example: `  btrlog archive verify
-  btrlog archive verify --deep orders
-  btrlog archive verify --json | jq 'select(.sound | not)'`,
-		ValidArgsFunction: c.completeName,
-	}
-	cmd.Flags().BoolVar(&deep, "deep", false, "read every byte and compare every checksum")
-	jsonFlag(cmd, &asJSON, "one JSON object for each log and line")
-	cmd.RunE = c.with(func(ctx context.Context, cmd *cobra.Command, client *btrlog.Client, args []string) error {
-		a, store, err := c.openArchive(ctx, cmd)
-		if err != nil {
-			return err
-		}
-		defer store.Close() // nothing was written
-		registered, err := client.Nodes(ctx)
-		if err != nil {
-			return err
-		}
-		// The nodes first: what they take for archived then is archived when the store is listed.
-		var cluster clusterReport
-		cluster.ask(ctx, registered, min(c.timeout, answerLimit))
-		logs, err := logsNamed(ctx, client, args)
-		if err != nil {
-			return err
-		}
-		p := newProgress(cmd.ErrOrStderr(), "verified", 0)
-		defer p.done()
-		rows := [][]string{{"LOG", "RECORDS", "COPIES", "BYTES", "DOUBLES", "FOUND"}}
-		bad := 0
-		var read int64
-		for i := range logs {
-			v, err := verifyLog(ctx, client, a, &cluster, &logs[i], deep, func(records, bytes int64) {
-				read += bytes
-				p.show(records, read)
-			})
-			if err != nil {
-				return fmt.Errorf("log %s: %w", logs[i].Name, err)
-			}
-			if !v.Sound {
-				bad++
-			}
-			if asJSON {
-				if err := printJSON(cmd.OutOrStdout(), v); err != nil {
-					return err
-				}
-				continue
-			}
-			rows = append(rows, []string{v.Log, orElse(v.First <= v.Through, lsnRange(v.First, v.Through), "-"), fmt.Sprint(v.Copies), humanBytes(v.Bytes), fmt.Sprint(v.Doubles), v.found()})
-		}
-		p.done()
-		if !asJSON {
-			if err := printRows(cmd.OutOrStdout(), rows); err != nil {
-				return err
-			}
-		}
-		if bad > 0 {
-			return &hinted{fmt.Errorf("%s of %d with records that are missing or damaged in the archive", plural(int64(bad), "log"), len(logs)),
-				"restore the objects; what a node still has it writes again"}
-		}
-		return nil
-	})
-	return cmd
-}
-
-// verifyTries bounds how often a log is listed anew because what a listing showed was gone when it was read.
-const verifyTries = 5
-
-// verifyLog checks one log. Objects may go meanwhile, being merged, trimmed or replaced by others: what is gone is damage only if a new
-// listing still shows it.
-func verifyLog(ctx context.Context, client *btrlog.Client, a *archive.Archive, cluster *clusterReport, info *btrlog.LogInfo, deep bool, progress func(records, bytes int64)) (*verdict, error) {
-	read := make(map[string]wasRead)
-	for try := 1; ; try++ {
-		v, gone, err := verifyListed(ctx, client, a, cluster, info, deep, read, progress)
-		if err != nil || !gone || try == verifyTries {
-			return v, err
-		}
-	}
-}
-
-// wasRead is what was read, and how it was.
-type wasRead struct {
-	found error
-	plain int64
-}
-
-// verifyListed checks what one listing shows. gone says that some of it was not there when it was read.
-func verifyListed(ctx context.Context, client *btrlog.Client, a *archive.Archive, cluster *clusterReport, info *btrlog.LogInfo, deep bool, read map[string]wasRead, progress func(records, bytes int64)) (v *verdict, gone bool, err error) {
-	id := logID(info)
-	c, err := a.Contents(ctx, protocol.LogID(info.ID))
-	if err != nil {
-		return nil, false, err
-	}
-	through := c.Through()
-	for _, n := range cluster.Nodes {
-		if l := n.logs[id]; l != nil {
-			through = max(through, l.ArchivedThrough)
-		}
-	}
-	missing := missingOf(c, info, through)
-	if len(missing) > 0 {
-		// The log may have been trimmed since its record was read, and its objects be gone for that reason.
-		now, err := client.Info(ctx, info.Name)
-		if err != nil {
-			return nil, false, err
-		}
-		info = &now
-		missing = missingOf(c, info, through)
-	}
-	v = &verdict{Log: info.Name, ID: id, Copies: len(c.Stored), First: max(info.TrimBefore, 1), Through: btrlog.LSN(through), Missing: missing,
-		Damaged: slices.Clone(c.Broken), Foreign: c.Foreign, Read: deep}
-	var records int64
-	for i := range c.Stored {
-		s := &c.Stored[i]
-		v.Bytes += s.Size
-		if s.Double {
-			v.Doubles++
-			v.Doubled += s.Size
-		}
-		if s.Replaced {
-			v.Replaced++
-		}
-		if !deep {
-			continue
-		}
-		at := fmt.Sprintf("%s at %d", s.Name, s.Offset)
-		r, ok := read[at]
-		if !ok || errors.Is(r.found, objstore.ErrNotFound) {
-			r.found = a.Verify(ctx, s)
-			r.plain = s.Content
-			read[at] = r
-			records += int64(s.Key.Last-s.Key.First) + 1
-			progress(records, s.Size)
-		}
-		found := r.found
-		v.Plain += r.plain
-		gone = gone || errors.Is(found, objstore.ErrNotFound)
-		switch {
-		case errors.Is(found, archive.ErrDamaged), errors.Is(found, archive.ErrTooNew):
-			v.Damaged = append(v.Damaged, found.Error())
-		case found != nil:
-			return nil, false, found
-		}
-	}
-	v.Sound = len(v.Missing)+len(v.Damaged) == 0
-	return v, gone, nil
-}
-
-func missingOf(c *archive.Contents, info *btrlog.LogInfo, through protocol.LSN) []protocol.Range {
-	var lost protocol.LostRanges
-	for _, l := range info.Lost {
-		lost = append(lost, protocol.Lost{From: protocol.LSN(l.From), To: protocol.LSN(l.To), Epoch: protocol.Epoch(l.Epoch)})
-	}
-	return c.Missing(max(protocol.LSN(info.TrimBefore), 1), through, lost)
-}
-
-// found says in a few words what is wrong.
-func (v *verdict) found() string {
-	var parts []string
-	if len(v.Missing) > 0 {
-		m := v.Missing[0]
-		text := fmt.Sprintf("missing: %s", lsnRange(btrlog.LSN(m.From), btrlog.LSN(m.To)))
-		if n := len(v.Missing) - 1; n > 0 {
-			text += fmt.Sprintf(" and %s more", plural(int64(n), "range"))
-		}
-		parts = append(parts, text)
-	}
-	if len(v.Damaged) > 0 {
-		text := "damaged: " + oneLine(v.Damaged[0])
-		if n := len(v.Damaged) - 1; n > 0 {
-			text += fmt.Sprintf(" and %d more", n)
-		}
-		parts = append(parts, text)
-	}
-	if len(v.Foreign) > 0 {
-		parts = append(parts, fmt.Sprintf("foreign keys: %d", len(v.Foreign)))
-	}
-	if len(parts) == 0 {
-		return "sound"
-	}
-	return strings.Join(parts, "; ")
 }

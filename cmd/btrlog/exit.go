@@ -185,9 +185,9 @@ func noSuchLog(cmd *cobra.Command, err error) string {
 		return ""
 	}
 	switch cmd.Name() {
-	case "append", "cat", "follow", "info":
+	case "append", "cat", "export", "follow", "info":
 		return fmt.Sprintf("'btrlog log list' shows the logs, 'btrlog log create %s' makes it", e.Log)
-	case "delete", "fence", "trim", "replace", "recover":
+	case "delete", "fence", "trim", "replace", "recover", "ls", "verify": // the last two of the archive
 		return "'btrlog log list' shows the logs"
 	}
 	return ""

@@ -151,17 +151,7 @@ func (l *logReport) judge(info *btrlog.LogInfo, nodes map[string]*nodeReport) {
 // keeps leaves out of ranges what the log has lost: no node lacks that.
 func keeps(info *btrlog.LogInfo, ranges ...protocol.Range) []protocol.Range {
 	for _, l := range info.Lost {
-		from, to := protocol.LSN(l.From), protocol.LSN(l.To)
-		var rest []protocol.Range
-		for _, r := range ranges {
-			if before := (protocol.Range{From: r.From, To: min(r.To, from-1)}); before.From <= before.To {
-				rest = append(rest, before)
-			}
-			if behind := (protocol.Range{From: max(r.From, to+1), To: r.To}); behind.From <= behind.To {
-				rest = append(rest, behind)
-			}
-		}
-		ranges = rest
+		_, ranges = parted(ranges, protocol.Range{From: protocol.LSN(l.From), To: protocol.LSN(l.To)})
 	}
 	return ranges
 }

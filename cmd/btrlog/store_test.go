@@ -21,6 +21,8 @@ import (
 type storeServer struct {
 	url  string
 	mode atomic.Int32
+	// forbidden, if not nil: objects whose key has this text are not written, and what begins with it is not listed.
+	forbidden atomic.Pointer[string]
 }
 
 const (
@@ -40,7 +42,7 @@ func newStoreServer(t *testing.T) *storeServer {
 		t.Fatal(err)
 	}
 	s := &storeServer{url: "http://" + l.Addr().String()}
-	inner := httpstore.Handler(&guarded{store, &s.mode}, "", httpstore.HandlerOptions{})
+	inner := httpstore.Handler(&guarded{store, s}, "", httpstore.HandlerOptions{})
 	srv := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.mode.Load() == storeDown {
 			panic(http.ErrAbortHandler)
@@ -59,14 +61,17 @@ func newStoreServer(t *testing.T) *storeServer {
 	return s
 }
 
-// guarded refuses writes while the store is read-only.
+// guarded refuses writes while the store is read-only, and what is forbidden.
 type guarded struct {
 	objstore.Store
-	mode *atomic.Int32
+	s *storeServer
 }
 
 func (g *guarded) denied(op, key string) error {
-	if g.mode.Load() == storeReadOnly {
+	if part := g.s.forbidden.Load(); part != nil && strings.Contains(key, *part) {
+		return &objstore.Error{Store: g.String(), Op: op, Key: key, Kind: objstore.ErrDenied, Err: errors.New("forbidden")}
+	}
+	if g.s.mode.Load() == storeReadOnly && op != "list" {
 		return &objstore.Error{Store: g.String(), Op: op, Key: key, Kind: objstore.ErrDenied, Err: errors.New("the bucket is read-only")}
 	}
 	return nil
@@ -84,6 +89,13 @@ func (g *guarded) Delete(ctx context.Context, key string) error {
 		return err
 	}
 	return g.Store.Delete(ctx, key)
+}
+
+func (g *guarded) List(ctx context.Context, prefix, startAfter string, limit int) (objstore.Page, error) {
+	if err := g.denied("list", prefix); err != nil {
+		return objstore.Page{}, err
+	}
+	return g.Store.List(ctx, prefix, startAfter, limit)
 }
 
 // The object store is away, and then read-only: a node does not start, what needs metadata fails and says why, what needs none goes on, and when
