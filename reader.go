@@ -384,7 +384,8 @@ func (r *Reader) deep(ctx context.Context, op string, from, to protocol.LSN, mis
 	if miss.Next > from {
 		end = min(end, miss.Next-1)
 	}
-	why := errors.New("no node that could know has a copy, and no archived object does")
+	// An object that is cut short, say, is in no listing of what can be read: that it is not there is not known.
+	why := errors.New("no node that could know has a copy, and no archived object that can be read does")
 	if miss.Cause != nil {
 		why = fmt.Errorf("no node that could know has a copy, and what is archived cannot be read: %w", miss.Cause)
 	}

@@ -153,7 +153,7 @@ func advice(err error) string {
 		if e.Epoch != 0 { // on record
 			return fmt.Sprintf("there is no way to get them; --from %d begins behind them", e.To+1)
 		}
-		return "bring back the nodes that held them, or tell the owner of the log"
+		return fmt.Sprintf("bring back the nodes that held them, or restore the objects: 'btrlog archive verify --deep %s' shows what is missing or damaged in the archive", e.Log)
 	}
 	return ""
 }

@@ -9,6 +9,8 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -208,6 +210,10 @@ func (o *exportFlags) run(ctx context.Context, cmd *cobra.Command, client *btrlo
 	from := o.cat.from
 	if have.Records > 0 {
 		o.cat.from = max(o.cat.from, uint64(have.Last)+1)
+		if first := uint64(info.TrimBefore); o.cat.from < first && from < first {
+			return &hinted{fmt.Errorf("the export in %s ends with LSN %d, and log %q is trimmed up to LSN %d meanwhile", o.output, have.Last, name, first-1),
+				fmt.Sprintf("with --from %d it goes on behind what was trimmed", first)}
+		}
 	}
 	r, err := client.OpenReader(ctx, name)
 	if err != nil {
@@ -263,20 +269,82 @@ func (o *exportFlags) run(ctx context.Context, cmd *cobra.Command, client *btrlo
 		if ctx.Err() != nil {
 			err = errInterrupted
 		}
-		advice := ""
-		if o.output != "" {
-			advice = "repeat the command with --resume"
+		more := ""
+		var lost *btrlog.Error
+		if errors.Is(err, btrlog.ErrDataLoss) && errors.As(err, &lost) {
+			err, more = lossOf(ctx, r, lost, last, wholeLossLimit)
 		}
-		return &hinted{fmt.Errorf("%w; exported %s", err, plural(have.Records, "record")), advice}
+		return &hinted{fmt.Errorf("%w%s; exported %s", err, more, plural(have.Records, "record")), o.advise(err, last)}
 	}
 	have.Whole = true
 	return o.report(cmd, name, have)
+}
+
+// wholeLossLimit is the longest search for the end of a loss.
+const wholeLossLimit = 10 * time.Second
+
+// lossOf returns lost with all that is lost behind it, up to last: a scan tells of some thousand LSNs at a time. It searches no longer than
+// limit; more then says that this need not be all.
+func lossOf(ctx context.Context, r *btrlog.Reader, lost *btrlog.Error, last btrlog.LSN, limit time.Duration) (whole *btrlog.Error, more string) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	all := *lost
+	for all.To < last {
+		var err error
+		for _, err = range r.Scan(ctx, all.To+1, last) {
+			break // the first record, or why there is none
+		}
+		var next *btrlog.Error
+		switch {
+		case errors.Is(err, btrlog.ErrDataLoss) && errors.As(err, &next) && next.From == all.To+1 && next.Epoch == all.Epoch:
+			all.To = next.To
+			continue
+		case err != nil && !errors.Is(err, btrlog.ErrDataLoss):
+			more = "; there may be more behind them"
+		}
+		break
+	}
+	return &all, more
+}
+
+// advise says what to do about an export of LSNs up to last that failed.
+func (o *exportFlags) advise(err error, last btrlog.LSN) string {
+	var e *btrlog.Error
+	gone := errors.As(err, &e) && (e.Kind == btrlog.ErrDataLoss || e.Kind == btrlog.ErrTrimmed)
+	switch {
+	case gone: // to repeat the command as it was meets the same
+		var parts []string
+		behind := fmt.Sprintf("--from %d", e.To+1)
+		if o.output != "" {
+			behind = "--resume " + behind
+		}
+		switch {
+		case e.Kind == btrlog.ErrTrimmed:
+			parts = append(parts, "they were removed on purpose")
+		case e.Epoch != 0: // on record
+			parts = append(parts, "there is no way to get them")
+		default:
+			parts = append(parts, advice(e))
+		}
+		if e.To < last {
+			parts = append(parts, "repeated with "+behind+" the command goes on behind them")
+		}
+		return strings.Join(parts, "; ")
+	case e != nil && e.Kind == btrlog.ErrNotFound && e.From == 0: // the log is deleted
+		return ""
+	case o.output != "":
+		return "repeat the command with --resume"
+	}
+	return advice(err)
 }
 
 // open makes the file, or finds out how far an export in it goes.
 func (o *exportFlags) open(id btrlog.LogID) (*os.File, exportScan, error) {
 	if !o.resume {
 		file, err := os.OpenFile(o.output, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		if errors.Is(err, os.ErrExist) {
+			return nil, exportScan{}, &hinted{fmt.Errorf("file %s exists, and is not replaced", o.output), "go on with the export in it by --resume, or give --output another file name"}
+		}
 		return file, exportScan{}, err
 	}
 	file, err := os.OpenFile(o.output, os.O_RDWR|os.O_CREATE, 0o666)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -85,4 +86,30 @@ func FuzzReadExport(f *testing.F) {
 			t.Fatalf("%+v of %d bytes", s, len(b))
 		}
 	})
+}
+
+// To repeat the command is proposed where it helps, and as it helps.
+func TestExportAdvice(t *testing.T) {
+	file, out := &exportFlags{output: "f"}, &exportFlags{}
+	failed := func(kind error, to btrlog.LSN, epoch btrlog.Epoch) error {
+		return fmt.Errorf("more: %w", &btrlog.Error{Kind: kind, Op: "scan", Log: "l", From: 5, To: to, Epoch: epoch})
+	}
+	for _, c := range []struct {
+		o    *exportFlags
+		err  error
+		want string
+	}{
+		{file, failed(btrlog.ErrTrimmed, 9, 0), "they were removed on purpose; repeated with --resume --from 10 the command goes on behind them"},
+		{out, failed(btrlog.ErrTrimmed, 9, 0), "they were removed on purpose; repeated with --from 10 the command goes on behind them"},
+		{file, failed(btrlog.ErrTrimmed, 20, 0), "they were removed on purpose"},
+		{file, failed(btrlog.ErrDataLoss, 9, 3), "there is no way to get them; repeated with --resume --from 10 the command goes on behind them"},
+		{file, failed(btrlog.ErrUnavailable, 5, 0), "repeat the command with --resume"},
+		{file, errInterrupted, "repeat the command with --resume"},
+		{file, &btrlog.Error{Kind: btrlog.ErrNotFound, Op: "scan", Log: "l"}, ""},
+		{out, errInterrupted, ""},
+	} {
+		if got := c.o.advise(c.err, 20); got != c.want {
+			t.Errorf("%v with --output %q: %q, want %q", c.err, c.o.output, got, c.want)
+		}
+	}
 }
