@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -146,7 +147,7 @@ func (e *executioner) disarm() map[string]int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.at = kill{}
-	return e.seen
+	return maps.Clone(e.seen) // requests go on being counted
 }
 
 // killClasses are the requests to die at: what changes something in the store, and what leads to it. Numbers beyond the second are
