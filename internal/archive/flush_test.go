@@ -233,6 +233,33 @@ func TestBackoffAndBounds(t *testing.T) {
 	}
 }
 
+// Another node writes the segment while this one reads its records, which takes long: this one asks before it puts. Only rank 0 in good time
+// does not ask: nobody else writes then.
+func TestNoPutOfWhatWasWrittenMeanwhile(t *testing.T) {
+	for _, late := range []struct {
+		rank       int
+		late       bool
+		puts, asks int
+	}{{0, false, 2, 0}, {0, true, 1, 1}, {1, false, 1, 1}} {
+		s := newFaulty()
+		a, other := newArchive(t, s, Options{}), newArchive(t, s, Options{})
+		p := plan(1, 1, 1, 10, 10, late.rank)
+		p.Late = late.late
+		objs, err := a.Flush(t.Context(), p, func(yield func(Record, error) bool) {
+			flush(t, other, plan(1, 1, 1, 10, 10, 0))
+			sourceOf(p)(yield)
+		})
+		if err != nil || !Covers(objs, p) || s.Requests(faulty.Puts) != late.puts || s.Requests(faulty.Head) != late.asks {
+			t.Errorf("rank %d, late %v: %v, %v, %v", late.rank, late.late, objs, err, s.Counts())
+		}
+		// And it writes what nobody wrote.
+		p.SegStart, p.First, p.Last, p.CLSN = 11, 11, 20, 20
+		if objs := flush(t, a, p); !Covers(objs, p) || s.Requests(faulty.Puts) != late.puts+1 {
+			t.Errorf("rank %d, late %v: %v, %v", late.rank, late.late, objs, s.Counts())
+		}
+	}
+}
+
 // Paper 4.4: nodes with holes; the union of what they hold closes them.
 func TestHoledNodesCloseByUnion(t *testing.T) {
 	s := newFaulty()

@@ -66,7 +66,7 @@ func (a *Archive) Contents(ctx context.Context, log protocol.LogID) (*Contents, 
 			}
 			s := Stored{Key: k, CLSN: k.Last, Size: o.Size, Name: o.Key, Since: o.Modified, at: &object{key: k, size: o.Size}}
 			if k.Kind != Committed {
-				proof, err := a.lookAt(ctx, k)
+				proof, err := a.lookAt(ctx, k, -1)
 				switch {
 				case errors.Is(err, objstore.ErrNotFound):
 					continue

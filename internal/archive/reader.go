@@ -260,7 +260,7 @@ func (r *Reader) learn(ctx context.Context, o *object) (protocol.LSN, error) {
 	if end, known := o.provenEnd(); known {
 		return end, nil
 	}
-	a, err := r.a.lookAt(ctx, o.key)
+	a, err := r.a.lookAt(ctx, o.key, -1)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return 0, fmt.Errorf("%w: %q: %w", ErrDamaged, r.a.KeyString(o.key), err)
 	}

@@ -53,6 +53,7 @@ type job struct {
 	key  planKey
 	seg  protocol.Segment // of a flush; a look has none
 	view lst.View
+	late time.Time // when another node may be about to write it too
 }
 
 // report is what a worker found out.
@@ -154,6 +155,7 @@ func (j *job) run(ctx context.Context, n *Node) report {
 			p := pacer{spread: n.cfg.FlushGrace / paceShare, waiting: func() int { return len(n.jobs) }, now: time.Now, sleep: sleep}
 			src = p.paced(ctx, j.seg, src)
 		}
+		j.seg.Late = time.Now().After(j.late)
 		r.objects, r.err = n.archive.Flush(ctx, j.seg, src)
 	}
 	return r

@@ -179,3 +179,64 @@ func TestPackingIsNoSlowStore(t *testing.T) {
 		t.Errorf("%d segments of a dead node are taken over after a grace, of %d", got, segments-mine)
 	}
 }
+
+// A stretch that lacks a record here is left to the nodes that have it all, and to their packers. It used to become an object of its own after a
+// few graces, while a slow store took the whole, or before they had their round.
+func TestHolesAreLeftToOthers(t *testing.T) {
+	const inc = protocol.Incarnation(9)
+	const grace, every = protocol.Time(time.Second), 40 * protocol.Time(time.Second)
+	for _, c := range []struct {
+		size          int
+		early, latest protocol.Time // not before, and by when
+	}{
+		{50, every, 6 * (every + grace)},
+		{1 << 20, maxHandover * grace, (maxHandover + 1) * grace},
+	} {
+		core, _, err := shard.Open("/s", lst.Options{FS: vfs.NewMem(vfs.MemOptions{Seed: 3}), Mode: lst.Direct, SegmentBytes: 4 << 20, Inline: true}, inc, protocol.Rules{}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := &Node{cfg: Config{FlushGrace: time.Duration(grace), PackEvery: time.Duration(every)}, jobs: make(chan job, 64)}
+		n.packer.init()
+		th := &thread{n: n, core: core}
+		th.plan.init()
+		th.plan.watch = never
+		w := newWriter(1)
+		w.set.Peers = []protocol.Incarnation{inc, 10, 11}
+		core.Step(1, 1, w.open(1))
+		core.Step(1, 1, w.activate(inc, 1, 1))
+		core.Step(1, 1, to(inc, w.append(1, c.size)))
+		w.append(1, c.size) // is lost on the way
+		core.Step(1, 1, to(inc, w.append(1, c.size)))
+		w.cLSN = 3
+		core.Step(1, 1, w.watermark(inc, 3))
+		if _, err := core.Commit(1); err != nil {
+			t.Fatal(err)
+		}
+		// jobs are the first LSNs of the stretches that go out.
+		jobs := func(from, to protocol.Time) (stretches []protocol.LSN) {
+			for now := from; now < to; now += grace / 4 {
+				th.planFlush(now)
+				for len(n.jobs) > 0 {
+					if j := <-n.jobs; j.key.label != 0 { // no look at the store
+						stretches = append(stretches, j.key.first)
+					}
+				}
+			}
+			return stretches
+		}
+		if early := jobs(2, c.early); len(early) > 0 {
+			t.Errorf("records of %d bytes: the stretches at %v go out before other nodes can have archived the whole", c.size, early)
+		}
+		if small := c.size == 50; small && len(n.packer.wake) == 0 {
+			t.Errorf("the packer does not look what others have packed")
+		}
+		// The other two are dead.
+		if late := jobs(c.early, c.latest); len(late) != 2 {
+			t.Errorf("records of %d bytes: the stretches at %v are archived in the end, of 1 and 3", c.size, late)
+		}
+		if err := core.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

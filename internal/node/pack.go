@@ -291,11 +291,13 @@ func (n *Node) tellAll(ctx context.Context, count int, get func(i int) (*thread,
 	}
 }
 
-// packable says whether a stretch is short enough to be packed.
+// packable says whether a stretch is to be packed.
 func (t *thread) packable(s *protocol.Segment) bool {
-	if s.Holed || s.CLSN < s.Last {
-		return false
-	}
+	return !s.Holed && s.CLSN >= s.Last && t.short(s)
+}
+
+// short says whether a stretch is short enough to be packed.
+func (t *thread) short(s *protocol.Segment) bool {
 	bytes, err := shard.StretchBytes(t.core.View(), *s)
 	return err == nil && bytes <= min(s.Limit/packShare, packLimit)
 }

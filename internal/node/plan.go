@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"github.com/btrlog/btrlog/internal/archive"
 	"github.com/btrlog/btrlog/internal/protocol"
@@ -185,11 +186,23 @@ func (t *thread) planLog(now protocol.Time, l *logPlan) (taken bool) {
 			next = min(next, now+protocol.Time(t.n.cfg.PackEvery))
 			return
 		}
+		if s.Holed && due <= now {
+			// A node without the holes writes the whole, however slow it is; an object of each stretch beside the holes comes in addition. It
+			// may also have left the whole to its packer, whose rounds are far apart; in these this node learns what others have packed.
+			due = max(due, e.complete+maxHandover*grace)
+			if t.n.packing() && t.short(&s) {
+				due = max(due, e.complete+protocol.Time(s.Rank)*(grace+protocol.Time(t.n.cfg.PackEvery)))
+				t.n.packer.want()
+				next = min(next, now+protocol.Time(t.n.cfg.PackEvery))
+			}
+		}
 		key := planKey{log: s.Log, label: s.Label, segStart: s.SegStart, first: s.First}
 		if !s.Complete || len(e.objects) > 0 {
 			s.Rank = max(s.Rank, 1) // another node may hold more of the segment, or this was done: look before writing
 		}
-		plan(e, due, job{t: t, key: key, seg: s, view: t.core.View()})
+		// The next node takes a complete one over after a grace, and a worker may be long in coming, and in reading.
+		late := time.Now().Add(time.Duration(grace/2 - (now - due)))
+		plan(e, due, job{t: t, key: key, seg: s, view: t.core.View(), late: late})
 	})
 	// A look at the store for a log whose next record to be archived is not here: an object of another node closes that hole. A
 	// node that holds nothing of a log looks at once: a newcomer that does not know archived-through makes the next open wait

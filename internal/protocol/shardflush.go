@@ -28,6 +28,8 @@ type Segment struct {
 	Limit uint64
 	// Holed: it is complete here only because the segment has holes here.
 	Holed bool
+	// Late is for the driver to set: the segment has been complete for so long that a node of the next rank may be writing it.
+	Late bool
 }
 
 // Flushable lists what may be flushed of every log: complete segments at or below the watermark (A2: the normal flush
