@@ -28,5 +28,6 @@ func (h *handover) took(grace, d protocol.Time) {
 
 // wait returns how long to wait per rank. pending is for how long the oldest complete segment of this node has not been archived.
 func (h *handover) wait(grace, pending protocol.Time) protocol.Time {
-	return max(grace, min(max(h.mean+4*h.dev, 2*pending), maxHandover*grace))
+	// Twice the mean: the segments of a node wait for each other, and the others may have more of them.
+	return max(grace, min(max(2*h.mean+4*h.dev, 2*pending), maxHandover*grace))
 }

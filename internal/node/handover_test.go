@@ -86,7 +86,7 @@ func TestHandoverFollowsTheStore(t *testing.T) {
 	for range 50 {
 		h.took(grace, 3*grace)
 	}
-	if got := h.wait(grace, 0); got < 3*grace || got > 6*grace {
+	if got := h.wait(grace, 0); got < 6*grace || got > 7*grace {
 		t.Errorf("where a segment takes %v, %v", time.Duration(3*grace), time.Duration(got))
 	}
 	for range 50 {
