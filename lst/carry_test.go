@@ -155,12 +155,13 @@ func TestAheadOfTheActiveSegment(t *testing.T) {
 	s, _, _ := carryStore(t, 1, 1<<30)
 	size := s.active.size
 	for _, c := range []struct {
-		used, done int64
-		want       bool
-	}{{64, size / 4, true}, {size / 8, size / 4, true}, {size/8 + 1, size / 4, false}, {size / 2, size - 1, false}} {
+		used, done, more int64
+		want             bool
+	}{{64, size / 4, 0, true}, {size / 8, size / 4, 0, true}, {size/8 + 1, size / 4, 0, false}, {size / 2, size - 1, 0, false},
+		{64, size / 4, size/8 - 64, true}, {64, size / 4, size / 8, false}, {64, size - 1, size, false}} {
 		s.nextOff = c.used
-		if got := s.ahead(c.done, size); got != c.want {
-			t.Errorf("%d used, %d made: %v", c.used, c.done, got)
+		if got := s.ahead(c.done, size, c.more); got != c.want {
+			t.Errorf("%d used, %d more, %d made: %v", c.used, c.more, c.done, got)
 		}
 	}
 }

@@ -487,9 +487,13 @@ func (s *Store) roll() error {
 	if s.opt.Inline {
 		s.wantSpare = true
 	} else {
-		// Who needs the next segment before the keeper comes round waits for it.
+		// Who needs the next segment before the keeper comes round makes it, or waits for
+		// what is dropped for it. So the keeper may be woken when the commit is done, and
+		// does not meet it at the lock; but not when others may wait for it before that.
 		s.reclaiming = s.opt.DropOldest && s.overBudget(s.opt.SegmentBytes, roomRecords) != nil
-		s.kick()
+		if s.wantSpare = !s.reclaiming; s.reclaiming {
+			s.kick()
+		}
 	}
 	return nil
 }
@@ -552,7 +556,12 @@ func (s *Store) finish(p *pending, err error) {
 
 func (s *Store) applyWrite(p *pending) {
 	// The cache before the slots: a reader that finds a slot must find its bytes.
-	s.ix.cache.write(p.buf, mkpos(p.seg.head.number, p.off))
+	// Only the batches, which lie behind each other: nobody reads padding or index frames
+	// from it, and to copy a block of them takes as long as to write it.
+	if n := len(p.batches); n > 0 {
+		at, last := p.batches[0].at, p.batches[n-1]
+		s.ix.cache.write(p.buf[at.off()-p.off:last.at.off()-p.off+int64(len(last.b.frame))], at)
+	}
 	for _, pb := range p.batches {
 		s.ix.applyBatch(pb.b.ops, pb.b.body(), pb.at+frameHeadBytes)
 	}

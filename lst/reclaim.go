@@ -172,8 +172,11 @@ func (s *Store) housekeepSpare() {
 	want := s.wantSpare
 	s.wantSpare = false
 	s.mu.Unlock()
-	if want {
+	switch {
+	case want && s.opt.Inline:
 		s.ensureSpare()
+	case want:
+		s.kick()
 	}
 }
 

@@ -221,6 +221,7 @@ func (s *Store) openSpare() {
 // segment fills faster than this one.
 func (s *Store) zeroFill(f vfs.File, size int64) error {
 	zeros := fillZeros()
+	begin, from := time.Now(), s.writtenBytes()
 	for off := int64(0); off < size; {
 		n := min(size-off, int64(len(zeros)))
 		start := time.Now()
@@ -228,11 +229,24 @@ func (s *Store) zeroFill(f vfs.File, size int64) error {
 			return err
 		}
 		off += n
-		if !s.opt.Inline && s.ahead(off, size) {
-			s.rest(min(time.Since(start), maxPause))
+		if s.opt.Inline {
+			continue
+		}
+		now := time.Now()
+		pause := min(now.Sub(start), maxPause)
+		// What commits are likely to add meanwhile: a small segment can be full by then.
+		more := float64(s.writtenBytes()-from) / float64(max(now.Sub(begin), 1)) * float64(pause+lateTimer)
+		if s.ahead(off, size, int64(more)) {
+			s.rest(pause)
 		}
 	}
 	return nil
+}
+
+func (s *Store) writtenBytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.written
 }
 
 // fillZeros is what zeroFill writes. Made once: to make it takes as long as to write it.
@@ -242,14 +256,17 @@ var fillZeros = sync.OnceValue(func() []byte {
 })
 
 // ahead reports whether at least twice as large a part of the next segment is made as of
-// the active one is used.
-func (s *Store) ahead(done, size int64) bool {
+// the active one is used, once more bytes are added to it.
+func (s *Store) ahead(done, size, more int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.active == nil || float64(done)*float64(s.active.size) >= 2*float64(s.nextOff)*float64(size)
+	return s.active == nil || float64(done)*float64(s.active.size) >= 2*float64(s.nextOff+more)*float64(size)
 }
 
-const maxPause = 5 * time.Millisecond
+const (
+	maxPause  = 5 * time.Millisecond
+	lateTimer = time.Millisecond // by which a rest can be longer than it should
+)
 
 // rest pauses background work, unless somebody waits for space or for Close. The
 // clock is the real one: nothing in a simulation rests.
@@ -288,6 +305,9 @@ func isScarce(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
+// fewCommits fill a segment: each of them that waits is more than 1 in 1000.
+const fewCommits = 1024
+
 // ensureSpare makes the next segment if there is none. It is called without the
 // lock by the keeper, or by the call that needs it in Inline mode.
 func (s *Store) ensureSpare() {
@@ -296,7 +316,7 @@ func (s *Store) ensureSpare() {
 		s.mu.Unlock()
 		return
 	}
-	number := s.active.head.number + 1
+	number, from, ticket := s.active.head.number+1, s.nextOff, s.ticket
 	cut := s.cutEnd != 0
 	class := s.mostUrgent()
 	s.reserveAsked = false
@@ -322,6 +342,11 @@ func (s *Store) ensureSpare() {
 	s.making = false
 	switch {
 	case err == nil:
+		// Where the active one fills so fast, and by so few commits, the keeper opens this
+		// one while it is awake: a commit that woke it once more would wait for that longer
+		// than for its write. Where a segment takes more commits, few of them wait, and one
+		// write descriptor is enough.
+		w.soon = !s.opt.Inline && s.nextOff-from > s.active.size/8 && s.ticket-ticket < fewCommits/8
 		s.spare, s.spareErr = w, nil
 	case isNoSpace(err) || isScarce(err):
 		s.spareErr = fmt.Errorf("%w: %w", ErrNoSpace, err)

@@ -211,6 +211,7 @@ func (s *Store) upkeep() {
 	s.cond.Broadcast()
 	s.mu.Unlock()
 	s.ensureSpare()
+	s.openSpare()
 	s.syncMu.Lock() // a Sync under way may use them
 	s.mu.Lock()
 	s.closeRetired()
