@@ -487,9 +487,7 @@ func (s *Store) roll() error {
 	if s.opt.Inline {
 		s.wantSpare = true
 	} else {
-		// Who needs the next segment before the keeper comes round makes it, or waits for
-		// what is dropped for it. So the keeper may be woken when the commit is done, and
-		// does not meet it at the lock; but not when others may wait for it before that.
+		// The keeper is woken behind the commit's last lock, unless others may wait for it.
 		s.reclaiming = s.opt.DropOldest && s.overBudget(s.opt.SegmentBytes, roomRecords) != nil
 		if s.wantSpare = !s.reclaiming; s.reclaiming {
 			s.kick()
@@ -555,9 +553,8 @@ func (s *Store) finish(p *pending, err error) {
 }
 
 func (s *Store) applyWrite(p *pending) {
-	// The cache before the slots: a reader that finds a slot must find its bytes.
-	// Only the batches, which lie behind each other: nobody reads padding or index frames
-	// from it, and to copy a block of them takes as long as to write it.
+	// The cache before the slots: a reader that finds a slot must find its bytes. Only
+	// the batches, behind each other: nobody reads padding or index frames from it.
 	if n := len(p.batches); n > 0 {
 		at, last := p.batches[0].at, p.batches[n-1]
 		s.ix.cache.write(p.buf[at.off()-p.off:last.at.off()-p.off+int64(len(last.b.frame))], at)
