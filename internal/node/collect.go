@@ -74,6 +74,7 @@ func (n *Node) newCollector() *collect.Collector {
 
 // collectLoop runs until ctx ends. Nodes begin at different parts of the interval.
 func (n *Node) collectLoop(ctx context.Context) {
+	giveWay()
 	every := n.cfg.CollectEvery
 	if every < 0 {
 		return

@@ -86,6 +86,7 @@ type flusher struct {
 func (f *flusher) start(ctx context.Context, n *Node, workers int) {
 	for range workers {
 		f.wg.Go(func() {
+			giveWay()
 			for {
 				select {
 				case <-ctx.Done():

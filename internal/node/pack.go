@@ -121,6 +121,7 @@ func (n *Node) packing() bool { return n.cfg.PackEvery > 0 }
 
 // packLoop runs until ctx ends.
 func (n *Node) packLoop(ctx context.Context) {
+	giveWay()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
