@@ -27,7 +27,7 @@ const recordBytes = 128
 // order is one line of input.
 type order struct {
 	Do string // open, pipeline, callers, open-loop
-	// open: so many logs Log0, Log1 … of three nodes.
+	// open: so many logs Log0, Log1 … of all nodes.
 	Log        string
 	Count      int
 	Durability btrlog.Durability
@@ -151,6 +151,11 @@ func (k *client) open(ctx context.Context, o *order) error {
 	if err != nil {
 		return err
 	}
+	nodes, err := c.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	n := len(nodes)
 	ws, errs := make([]*btrlog.Writer, o.Count), make([]error, o.Count)
 	var wg sync.WaitGroup
 	next := atomic.Int64{}
@@ -158,7 +163,7 @@ func (k *client) open(ctx context.Context, o *order) error {
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(o.Count); i = next.Add(1) - 1 {
 				name := fmt.Sprintf("%s%d", o.Log, i)
-				if _, errs[i] = c.Create(ctx, name, btrlog.LogOptions{N: 3, Qw: 2, Durability: o.Durability, Window: o.Window}); errs[i] == nil {
+				if _, errs[i] = c.Create(ctx, name, btrlog.LogOptions{N: n, Qw: n/2 + 1, Durability: o.Durability, Window: o.Window}); errs[i] == nil {
 					ws[i], errs[i] = c.OpenWriter(ctx, name, btrlog.WriterOptions{})
 				}
 			}

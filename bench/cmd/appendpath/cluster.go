@@ -32,14 +32,14 @@ type cluster struct {
 
 // startCluster starts the nodes with their directories below parent. With relayed, whoever talks to a node does so through a relay,
 // which loses what it is told to.
-func startCluster(ctx context.Context, parent, binary string, relayed bool, flags ...string) (*cluster, error) {
+func startCluster(ctx context.Context, parent, binary string, nodes int, relayed bool, flags ...string) (*cluster, error) {
 	dir, err := os.MkdirTemp(parent, "appendpath-")
 	if err != nil {
 		return nil, err
 	}
 	c := &cluster{dir: dir, store: "file://" + filepath.Join(dir, "store")}
 	c.stops = append(c.stops, func() { _ = os.RemoveAll(dir) })
-	for i := range 3 {
+	for i := range nodes {
 		id := fmt.Sprintf("n%d", i+1)
 		args := []string{"node", "--id", id, "--dir", filepath.Join(dir, id), "--store", c.store, "--json"}
 		listen := "127.0.0.1:0"

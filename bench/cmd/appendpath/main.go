@@ -50,6 +50,7 @@ type options struct {
 	load         float64
 	rate         float64
 	logs, window int
+	nodes        int
 	rest         bool
 }
 
@@ -88,6 +89,7 @@ func run(ctx context.Context, args []string) error {
 	f.Float64Var(&o.rate, "rate", 1000, "logs: appends per second of all logs together")
 	f.BoolVar(&o.rest, "rest", args[0] == "overload", "wait before each block until the nodes have nothing to do")
 	f.IntVar(&o.logs, "logs", 10_000, "logs: how many")
+	f.IntVar(&o.nodes, "nodes", 3, "nodes of the cluster, and of each log; a majority is its quorum")
 	f.IntVar(&o.window, "window", 0, "append window of the logs (default: the product's)")
 	if err := f.Parse(args[1:]); err != nil {
 		return err
@@ -98,8 +100,8 @@ func run(ctx context.Context, args []string) error {
 	if !ok || f.NArg() > 0 {
 		return fmt.Errorf("%q is not pipeline, loss, overload, memory, logs or stages, or there are arguments that are no flags", args[0])
 	}
-	if o.blocks < 1 || o.length <= 0 {
-		return fmt.Errorf("%d blocks of %v", o.blocks, o.length)
+	if o.blocks < 1 || o.length <= 0 || o.nodes < 1 {
+		return fmt.Errorf("%d blocks of %v, %d nodes", o.blocks, o.length, o.nodes)
 	}
 	var err error
 	if o.work, err = os.MkdirTemp("", "appendpath-"); err != nil {
@@ -119,7 +121,7 @@ func run(ctx context.Context, args []string) error {
 
 // begin starts a cluster and one client with this program.
 func (o *options) begin(ctx context.Context, relayed bool) (*cluster, *process, error) {
-	c, err := startCluster(ctx, o.dir, o.binary, relayed, o.flags...)
+	c, err := startCluster(ctx, o.dir, o.binary, o.nodes, relayed, o.flags...)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -73,8 +73,17 @@ const (
 	versitygw = "versitygw"
 )
 
-// backend starts a store with its files in dir, and the proxy in front.
-func (o *options) backend(ctx context.Context, p *processes, name, dir string) (*backend, error) {
+// elsewhere makes the command of a process that would be on another machine: it gets a processor when nobody else wants it.
+func elsewhere(name string, args ...string) []string {
+	return append([]string{"nice", "-n", "10", name}, args...)
+}
+
+// backend starts a store with its files in dir, and the proxy in front, both elsewhere if apart is set.
+func (o *options) backend(ctx context.Context, p *processes, name, dir string, apart bool) (*backend, error) {
+	command := func(name string, args ...string) []string { return append([]string{name}, args...) }
+	if apart {
+		command = elsewhere
+	}
 	what := "dir:" + dir
 	if name == versitygw {
 		port, err := freePort()
@@ -84,7 +93,8 @@ func (o *options) backend(ctx context.Context, p *processes, name, dir string) (
 		if err := os.MkdirAll(filepath.Join(dir, bucket), 0o777); err != nil { // a bucket is a directory there
 			return nil, err
 		}
-		cmd := exec.CommandContext(ctx, o.versitygw, "--quiet", "--port", port, "posix", dir)
+		args := command(o.versitygw, "--quiet", "--port", port, "posix", dir)
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+s3Key, "ROOT_SECRET_KEY="+s3Key)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if err := cmd.Start(); err != nil {
@@ -97,7 +107,8 @@ func (o *options) backend(ctx context.Context, p *processes, name, dir string) (
 		what = "http://" + port
 	}
 	b := &backend{name: name}
-	return b, p.start(ctx, &b.front, o.self, storeRole, what, o.rtt.String(), fmt.Sprint(o.linkBytes()))
+	args := command(o.self, storeRole, what, o.rtt.String(), fmt.Sprint(o.linkBytes()))
+	return b, p.start(ctx, &b.front, args[0], args[1:]...)
 }
 
 func freePort() (string, error) {

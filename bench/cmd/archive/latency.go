@@ -14,14 +14,14 @@ import (
 
 // latencyRow compares appends beside the archiving of their log with appends of a log whose segments are so large that none is
 // archived meanwhile, in blocks by turns. The load is open: each append has its time, and its latency counts from then until it is
-// known to be committed. shapedTmpfs: nodes and store are on tmpfs, and the store behind the shaped link; otherwise both are on the
-// same disk, and the link is not shaped.
+// known to be committed. shapedTmpfs: nodes and store are on tmpfs, and the store behind the shaped link, as if it were on another machine: it and
+// the link take what processor time the appends leave; otherwise both are on the same disk and one machine, and the link is not shaped.
 func (o *options) latencyRow(ctx context.Context, name, dir string, shapedTmpfs bool) (rows []row, err error) {
 	dir = filepath.Join(dir, "latency-"+name)
 	defer os.RemoveAll(dir) // when nobody uses it any more
 	var p processes
 	defer p.stop()
-	b, err := o.backend(ctx, &p, name, filepath.Join(dir, "store"))
+	b, err := o.backend(ctx, &p, name, filepath.Join(dir, "store"), shapedTmpfs)
 	if err != nil {
 		return nil, err
 	}

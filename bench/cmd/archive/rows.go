@@ -43,7 +43,7 @@ func (o *options) reading(ctx context.Context, name string) (rows []row, err err
 	var p processes
 	defer p.stop()
 	f := &filled{}
-	if f.b, err = o.backend(ctx, &p, name, filepath.Join(dir, "store")); err != nil {
+	if f.b, err = o.backend(ctx, &p, name, filepath.Join(dir, "store"), false); err != nil {
 		return nil, err
 	}
 	if f.nodes, err = o.nodes(ctx, &p, f.b.url(f.b.Node), dir); err != nil {
