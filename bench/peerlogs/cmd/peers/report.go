@@ -20,6 +20,7 @@ type report struct {
 const (
 	p50Most, p50Aim              = 0.5, 0.25
 	sustainedLeast, sustainedAim = 5, 10
+	clientMost                   = 0.9 // of its processor
 )
 
 func (r *report) markdown(o *options) string {
@@ -57,14 +58,15 @@ func (r *report) markdown(o *options) string {
 	if len(r.Results) > 0 {
 		own = load.Median(r.Results[0].Sustained)
 	}
-	best, bestName := 0.0, ""
+	best, bestName, bestBusy := 0.0, "", 0.0
 	for _, s := range r.Results {
 		if m := load.Median(s.Sustained); replicated(s) && m > best {
-			best, bestName = m, s.Name
+			best, bestName, bestBusy = m, s.Name, s.clientBusy()
 		}
 	}
 	p("\n**Highest sustained rate** (%s), %d logs, %d rounds by turns, points of %v; the client is bound to processor %s, the nodes are not bound.\n\n", o.limitOf(), r.Logs, o.rounds, o.length, r.ClientCPUs)
-	p("| system | appends/s, median | rounds | product over it |\n|---|---|---|---|\n")
+	p("*Client* is the processor time that its process took of the one it has, at the highest good rate. From %.0f %% on it may be what limits the rate: a peer's is then not a limit of the peer, and its ratio is void.\n\n", 100*clientMost)
+	p("| system | appends/s, median | rounds | client | product over it |\n|---|---|---|---|---|\n")
 	for _, s := range r.Results {
 		if len(s.Sustained) == 0 {
 			continue
@@ -73,15 +75,22 @@ func (r *report) markdown(o *options) string {
 		ratio := ""
 		if m > 0 && s.Name != product {
 			ratio = fmt.Sprintf("%.1f ×", own/m)
+			if s.clientBusy() >= clientMost {
+				ratio += ", void: limited by its client"
+			}
 		}
 		var each []string
 		for _, v := range s.Sustained {
 			each = append(each, fmt.Sprintf("%.0f", v))
 		}
-		p("| %s | %.0f | %s | %s |\n", s.Name, m, strings.Join(each, ", "), ratio)
+		p("| %s | %.0f | %s | %.0f %% | %s |\n", s.Name, m, strings.Join(each, ", "), 100*s.clientBusy(), ratio)
 	}
 	if best > 0 {
-		p("\nThe best replicated peer is %s: %.1f ×, must be ≥ %d, aim %d: **%s**.\n", bestName, own/best, sustainedLeast, sustainedAim, verdictHigh(own/best))
+		verdict := verdictHigh(own / best)
+		if bestBusy >= clientMost {
+			verdict = "void: limited by its client"
+		}
+		p("\nThe best replicated peer is %s: %.1f ×, must be ≥ %d, aim %d: **%s**.\n", bestName, own/best, sustainedLeast, sustainedAim, verdict)
 	}
 	p("\n**Not run**\n\n")
 	for _, s := range r.Results {
@@ -94,6 +103,19 @@ func (r *report) markdown(o *options) string {
 		p("- %s: %s\n", n[0], n[1])
 	}
 	return b.String()
+}
+
+// clientBusy is the part of a processor that the client took at the highest rate that was sustained. The client of a sweep has one.
+func (s *result) clientBusy() (busy float64) {
+	best := 0.0
+	for _, points := range s.Sweeps {
+		for _, pt := range points {
+			if rate := float64(pt.Completed) / pt.Seconds; pt.Verdict == "" && rate > best && pt.Achieved >= 0.99 {
+				best, busy = rate, pt.ClientCPU*rate/1e6
+			}
+		}
+	}
+	return busy
 }
 
 // replicated says that a system is one with which the product's rate is compared.
