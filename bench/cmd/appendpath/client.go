@@ -59,6 +59,16 @@ type answer struct {
 	Calls     map[string]uint64 // system calls on the socket
 	Sent      uint64            // datagrams
 	Traces    []stages          // of this block
+	Queue     *queue            // of an open loop of one log
+}
+
+// queue says what the latencies of an open loop are made of. An append is admitted when at most window-1 others are not committed, and
+// commits are in order: so it waits, whatever lies between, for as long as the nodes need for a window of appends, and the queue is no deeper
+// than the window. Times are µs at the 99th percentile.
+type queue struct {
+	Late     float64 // from the scheduled time until the generator came to it
+	Admitted float64 // from then to the commit
+	Served   float64 // in which a window of appends was committed, each one of the block as the last of it
 }
 
 type client struct {
@@ -131,7 +141,12 @@ func (k *client) do(ctx context.Context, o *order) (*answer, error) {
 	case "callers":
 		took, err = callers(ctx, ws[0], o.Depth, o.For)
 	case "open-loop":
-		took, a.Offered, a.Refused, err = openLoop(ctx, ws, o)
+		var all []arrival
+		all, a.Offered, a.Refused, err = openLoop(ctx, ws, o)
+		took = latencies(all)
+		if len(ws) == 1 {
+			a.Queue = queueOf(all, ws[0].Info().Window)
+		}
 	default:
 		err = fmt.Errorf("unknown order %q", o.Do)
 	}
@@ -236,14 +251,46 @@ func callers(ctx context.Context, w *btrlog.Writer, n int, length time.Duration)
 
 // arrival is a record that an open loop has given to a log and waits for.
 type arrival struct {
-	w   *btrlog.Writer
-	lsn btrlog.LSN
-	due time.Duration
+	w                     *btrlog.Writer
+	lsn                   btrlog.LSN
+	due, given, committed time.Duration // scheduled; when the generator had woken for it; seen to be committed
+}
+
+func latencies(all []arrival) []time.Duration {
+	took := make([]time.Duration, len(all))
+	for i := range all {
+		took[i] = all[i].committed - all[i].due
+	}
+	return took
+}
+
+func queueOf(all []arrival, window int) *queue {
+	var q queue
+	for _, x := range []struct {
+		to   *float64
+		from int
+		of   func(i int) time.Duration
+	}{
+		{&q.Late, 0, func(i int) time.Duration { return all[i].given - all[i].due }},
+		{&q.Admitted, 0, func(i int) time.Duration { return all[i].committed - all[i].given }},
+		{&q.Served, window, func(i int) time.Duration { return all[i].committed - all[i-window].committed }},
+	} {
+		if x.from >= len(all) {
+			continue
+		}
+		v := make([]time.Duration, 0, len(all)-x.from)
+		for i := x.from; i < len(all); i++ {
+			v = append(v, x.of(i))
+		}
+		slices.Sort(v)
+		*x.to = micro(v[min(len(v)-1, len(v)*99/100)])
+	}
+	return &q
 }
 
 // openLoop appends at exponential distances, whatever becomes of it, and waits for no space: what the window refuses counts as refused.
 // One goroutine sends what is due and sleeps in the kernel until the next is, another waits for the commits in the order of sending.
-func openLoop(ctx context.Context, ws []*btrlog.Writer, o *order) (took []time.Duration, offered, refused int, err error) {
+func openLoop(ctx context.Context, ws []*btrlog.Writer, o *order) (all []arrival, offered, refused int, err error) {
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
 	sent := make(chan arrival, min(1<<20, 1024+int(2*o.Rate*o.For.Seconds())))
 	failed := make(chan error, 1)
@@ -259,7 +306,8 @@ func openLoop(ctx context.Context, ws []*btrlog.Writer, o *order) (took []time.D
 					return
 				}
 			}
-			took = append(took, time.Since(began)-a.due)
+			a.committed = time.Since(began)
+			all = append(all, a)
 		}
 	}()
 	least := 50 * time.Microsecond // so many at once, rather than a wake-up for each
@@ -292,7 +340,7 @@ func openLoop(ctx context.Context, ws []*btrlog.Writer, o *order) (took []time.D
 		e, _ := err.(*btrlog.Error) // that is what all errors are; errors.Is allocates
 		switch {
 		case err == nil:
-			sent <- arrival{w, lsn, due}
+			sent <- arrival{w: w, lsn: lsn, due: due, given: max(now, due)}
 		case e != nil && e.Kind == btrlog.ErrWindowFull:
 			refused++
 		default:
@@ -302,7 +350,7 @@ func openLoop(ctx context.Context, ws []*btrlog.Writer, o *order) (took []time.D
 	}
 	close(sent)
 	err = <-failed // and so the other has ended
-	return took, offered, refused, err
+	return all, offered, refused, err
 }
 
 const prSetTimerslack = 29

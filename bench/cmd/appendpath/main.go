@@ -156,6 +156,7 @@ func measurePipeline(ctx context.Context, o *options) error {
 			return err
 		}
 	}
+	var least, most *series // of this client, by the rate
 	for _, depth := range strings.Split(o.depths, ",") {
 		ord := order{Do: "pipeline", For: o.length}
 		if n, ok := strings.CutPrefix(depth, "c"); ok {
@@ -178,7 +179,17 @@ func measurePipeline(ctx context.Context, o *options) error {
 			what = fmt.Sprintf("%d callers", ord.Depth)
 		}
 		table(what, ss)
+		if least == nil || ss[0].median(rate) < least.median(rate) {
+			least = ss[0]
+		}
+		if most == nil || ss[0].median(rate) > most.median(rate) {
+			most = ss[0]
+		}
 	}
+	processor := func(a *answer) float64 { return a.Processor }
+	fmt.Printf("processor time per append, µs, must fall as the rate rises: client %.1f at %.0f per s, %.1f at %.0f: %s; nodes together %.1f, %.1f: %s\n",
+		least.median(processor), least.median(rate), most.median(processor), most.median(rate), verdict(most.median(processor) < least.median(processor)),
+		least.nodesMedian(), most.nodesMedian(), verdict(most.nodesMedian() < least.nodesMedian()))
 	return nil
 }
 
@@ -220,12 +231,14 @@ func measureLoss(ctx context.Context, o *options) error {
 
 // measureOverload finds what a log can sustain and offers a multiple of it, block by block.
 func measureOverload(ctx context.Context, o *options) error {
+	const every = 1024 // the default, so that it costs what it costs anybody
+	o.flags = append(o.flags, "--trace-every", fmt.Sprint(every))
 	c, p, err := o.begin(ctx, false)
 	if err != nil {
 		return err
 	}
 	defer c.stop()
-	if _, err := p.order(order{Do: "open", Log: "wal", Count: 1, Window: o.window}); err != nil {
+	if _, err := p.order(order{Do: "open", Log: "wal", Count: 1, Window: o.window, TraceEvery: every}); err != nil {
 		return err
 	}
 	if err := c.apart(); err != nil {
@@ -237,7 +250,7 @@ func measureOverload(ctx context.Context, o *options) error {
 	}
 	peak, seed := 0.0, uint64(0)
 	full := &series{name: "window full", run: func() (*answer, error) {
-		a, err := p.order(order{Do: "pipeline", Log: "wal", Depth: window, For: o.length})
+		a, err := p.order(order{Do: "pipeline", Log: "wal", Depth: window, For: o.length, Traces: true})
 		if err == nil {
 			peak = float64(a.Committed) / a.Seconds
 		}
@@ -245,21 +258,39 @@ func measureOverload(ctx context.Context, o *options) error {
 	}}
 	over := &series{name: fmt.Sprintf("%.3g × offered", o.load), run: func() (*answer, error) {
 		seed++
-		return p.order(order{Do: "open-loop", Log: "wal", Rate: o.load * peak, Seed: seed, For: o.length})
+		return p.order(order{Do: "open-loop", Log: "wal", Rate: o.load * peak, Seed: seed, For: o.length, Traces: true})
 	}}
 	if err := o.turns(c, []*series{full, over}); err != nil {
 		return err
 	}
 	table(fmt.Sprintf("window of %d; the client on one processor, the nodes on another", window), []*series{full, over})
 	worth := over.median(func(a *answer) float64 { return float64(window) / (float64(a.Committed) / a.Seconds) * 1e6 })
-	verdict := "reached"
-	if over.median(rate) < 0.8*full.median(rate) {
-		verdict = "missed"
+	fmt.Printf("goodput over the full window's rate must be 0.8: %s\n", verdict(over.median(rate) >= 0.8*full.median(rate)))
+	fmt.Printf("refused at once: %.0f %% of what was offered\n", 100*over.median(func(a *answer) float64 { return float64(a.Refused) / float64(max(1, a.Offered)) }))
+	fmt.Printf("p99 must be what a full window is worth at the rate of the overload, %.0f µs, at most; it is %.2f times that: %s\n", worth, over.median(p99)/worth,
+		verdict(over.median(p99) <= worth))
+	part := func(of func(*queue) float64) float64 {
+		return over.median(func(a *answer) float64 { return of(a.Queue) })
 	}
-	fmt.Printf("goodput over the full window's rate must be 0.8: %s\n", verdict)
-	fmt.Printf("refused at once: %.0f %% of what was offered; a full window is worth %.0f µs at the rate of the overload, p99 is %.2f times that\n",
-		100*over.median(func(a *answer) float64 { return float64(a.Refused) / float64(max(1, a.Offered)) }), worth, over.median(p99)/worth)
+	fmt.Printf("of it, each the median of the blocks' p99: generator late %.0f µs, admitted to committed %.0f µs, and a window of appends was served in %.0f µs\n\n",
+		part(func(q *queue) float64 { return q.Late }), part(func(q *queue) float64 { return q.Admitted }), part(func(q *queue) float64 { return q.Served }))
+	for _, s := range []*series{full, over} {
+		var all []stages
+		for _, a := range s.blocks {
+			all = append(all, a.Traces...)
+		}
+		if len(all) > 0 {
+			stageTable(fmt.Sprintf("%s, %d traces, µs", s.name, len(all)), all)
+		}
+	}
 	return nil
+}
+
+func verdict(reached bool) string {
+	if reached {
+		return "reached"
+	}
+	return "missed"
 }
 
 // measureMemory compares durabilities, one record at a time.

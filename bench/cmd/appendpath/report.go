@@ -65,6 +65,12 @@ func (s *series) median(value func(*answer) float64) float64 {
 	return v[len(v)/2]
 }
 
+// nodesMedian is of the nodes' processor time per commit, all nodes together, in µs.
+func (s *series) nodesMedian() float64 {
+	v := slices.Sorted(slices.Values(s.nodes))
+	return v[len(v)/2]
+}
+
 func (s *series) sum(value func(*answer) float64) (sum float64) {
 	for _, a := range s.blocks {
 		sum += value(a)
@@ -99,9 +105,8 @@ func table(what string, ss []*series) {
 		calls := func(kind string) float64 {
 			return s.sum(func(a *answer) float64 { return float64(a.Calls[kind]) }) / n
 		}
-		nodes := slices.Sorted(slices.Values(s.nodes))
 		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%.3f\t%.3f\t%.3f\t%.3f\t%.4f\t%.0f\t%.0f\t", s.name, s.median(rate), s.median(p50), s.median(p99),
-			s.median(func(a *answer) float64 { return a.P999 }), s.median(func(a *answer) float64 { return a.Processor }), nodes[len(nodes)/2],
+			s.median(func(a *answer) float64 { return a.P999 }), s.median(func(a *answer) float64 { return a.Processor }), s.nodesMedian(),
 			calls("send"), calls("receive"), calls("poll"), s.sum(func(a *answer) float64 { return float64(a.Sent) })/n,
 			s.median(func(a *answer) float64 { return a.Mallocs }), s.sum(func(a *answer) float64 { return float64(a.Pauses) }),
 			s.most(func(a *answer) float64 { return a.PauseMax }))
