@@ -134,6 +134,7 @@ func (k *client) do(ctx context.Context, o *order) (*answer, error) {
 	m := begin(c)
 	var took []time.Duration
 	var a answer
+	var all []arrival
 	var err error
 	switch o.Do {
 	case "pipeline":
@@ -141,12 +142,8 @@ func (k *client) do(ctx context.Context, o *order) (*answer, error) {
 	case "callers":
 		took, err = callers(ctx, ws[0], o.Depth, o.For)
 	case "open-loop":
-		var all []arrival
 		all, a.Offered, a.Refused, err = openLoop(ctx, ws, o)
 		took = latencies(all)
-		if len(ws) == 1 {
-			a.Queue = queueOf(all, ws[0].Info().Window)
-		}
 	default:
 		err = fmt.Errorf("unknown order %q", o.Do)
 	}
@@ -154,6 +151,9 @@ func (k *client) do(ctx context.Context, o *order) (*answer, error) {
 		return nil, err
 	}
 	m.end(&a, took)
+	if len(all) > 0 && len(ws) == 1 {
+		a.Queue = queueOf(all, ws[0].Info().Window) // its time is none of the block's
+	}
 	if o.Traces {
 		a.Traces, err = traced(ctx, c, ws[0], ws[0].Info().Qw, from)
 	}
@@ -294,6 +294,7 @@ func openLoop(ctx context.Context, ws []*btrlog.Writer, o *order) (all []arrival
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
 	sent := make(chan arrival, min(1<<20, 1024+int(2*o.Rate*o.For.Seconds())))
 	failed := make(chan error, 1)
+	all = make([]arrival, 0, cap(sent)) // growing would cost what is measured
 	began := time.Now()
 	go func() {
 		defer close(failed)
