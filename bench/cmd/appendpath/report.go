@@ -87,12 +87,17 @@ func (s *series) most(value func(*answer) float64) (most float64) {
 
 // over is the ratio of the medians of s over those of base, with the quartiles of the ratios of neighbours.
 func (s *series) over(base *series, value func(*answer) float64) string {
+	low, high := s.quartiles(base, value)
+	return fmt.Sprintf("%.2f (%.2f-%.2f)", s.median(value)/base.median(value), low, high)
+}
+
+func (s *series) quartiles(base *series, value func(*answer) float64) (low, high float64) {
 	each := make([]float64, len(s.blocks))
 	for i := range each {
 		each[i] = value(s.blocks[i]) / value(base.blocks[i])
 	}
 	slices.Sort(each)
-	return fmt.Sprintf("%.2f (%.2f-%.2f)", s.median(value)/base.median(value), each[len(each)/4], each[3*len(each)/4])
+	return each[len(each)/4], each[3*len(each)/4]
 }
 
 // table prints what was measured; ratios are over the first row.
