@@ -108,6 +108,58 @@ func TestHandoverFollowsTheStore(t *testing.T) {
 	}
 }
 
+// A record that came in this batch is not in the store yet, so nobody knows how long its segment is. It used to be taken for a long one, and became
+// an object of its own. And what another node has packed is not looked for while the stretch below it is still on its way.
+func TestYoungAndLearnedStretchesAreNoObjects(t *testing.T) {
+	const inc = protocol.Incarnation(9)
+	const grace = protocol.Time(time.Second)
+	core, _, err := shard.Open("/s", lst.Options{FS: vfs.NewMem(vfs.MemOptions{Seed: 3}), Mode: lst.Direct, SegmentBytes: 4 << 20, Inline: true}, inc, protocol.Rules{}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer core.Close()
+	n := &Node{cfg: Config{FlushGrace: time.Duration(grace), PackEvery: 40 * time.Second}, jobs: make(chan job, 64)}
+	n.packer.init()
+	th := &thread{n: n, core: core}
+	th.plan.init()
+	th.plan.watch = never
+	w := newWriter(1)
+	w.set.Peers = []protocol.Incarnation{inc}
+	core.Step(1, 1, w.open(1))
+	core.Step(1, 1, w.activate(inc, 1, 1))
+	for range 2 {
+		w.cut() // each record is a segment
+		core.Step(1, 1, to(inc, w.append(1, 50)))
+	}
+	w.cLSN = 2
+	core.Step(1, 1, w.watermark(inc, 2))
+	th.planFlush(2)
+	if len(n.jobs) > 0 {
+		t.Fatalf("%d segments are no objects of packs before they are in the store", len(n.jobs))
+	}
+	if _, err := core.Commit(2); err != nil {
+		t.Fatal(err)
+	}
+	th.planFlush(3 + protocol.Time(tickEvery))
+	if len(n.jobs) > 0 || len(n.packer.wake) == 0 {
+		t.Fatalf("%d segments are not left to the packer", len(n.jobs))
+	}
+	now := 10 * grace
+	th.learned(now, &report{key: planKey{log: 1}, objects: []protocol.ArchivedObject{{Label: 1, First: 2, Last: 2, CLSN: 2}}})
+	th.planFlush(now)
+	if len(n.jobs) > 0 {
+		t.Fatal("a stretch that another node has packed is looked for")
+	}
+	if l, _ := core.Log(1); l.ArchivedThrough != 0 {
+		t.Fatalf("archived through %d with a hole below", l.ArchivedThrough)
+	}
+	th.learned(now, &report{key: planKey{log: 1}, objects: []protocol.ArchivedObject{{Label: 1, First: 1, Last: 1, CLSN: 1}}})
+	th.planFlush(now + 2*recheck)
+	if l, _ := core.Log(1); l.ArchivedThrough != 2 {
+		t.Fatalf("archived through %d, of 2 that were packed", l.ArchivedThrough)
+	}
+}
+
 // Short segments wait for the rounds of the packer, which are far apart however quick the store is. That used to be taken for a slow store, and
 // a node with idle logs waited for half a minute before it took over from a dead one.
 func TestPackingIsNoSlowStore(t *testing.T) {

@@ -294,13 +294,14 @@ func (n *Node) tellAll(ctx context.Context, count int, get func(i int) (*thread,
 
 // packable says whether a stretch is to be packed.
 func (t *thread) packable(s *protocol.Segment) bool {
-	return !s.Holed && s.CLSN >= s.Last && t.short(s)
+	short, err := t.short(s)
+	return err == nil && short && !s.Holed && s.CLSN >= s.Last
 }
 
-// short says whether a stretch is short enough to be packed.
-func (t *thread) short(s *protocol.Segment) bool {
+// short says whether a stretch is short enough to be packed. An error is of the moment: a record of this batch is not in the store yet.
+func (t *thread) short(s *protocol.Segment) (bool, error) {
 	bytes, err := shard.StretchBytes(t.core.View(), *s)
-	return err == nil && bytes <= min(s.Limit/packShare, packLimit)
+	return bytes <= min(s.Limit/packShare, packLimit), err
 }
 
 // beginPacking takes a request.
@@ -384,7 +385,7 @@ func (t *thread) learned(now protocol.Time, r *report) {
 			// It waits with the stretch that it is of, should records below it not be archived yet.
 			for _, o := range r.objects {
 				if o.Label == k.label && o.First <= k.first && k.first <= o.Last {
-					e.objects = append(e.objects, o)
+					e.objects, e.next = append(e.objects, o), now+recheck
 				}
 			}
 			objects = append(objects, e.objects...)

@@ -178,7 +178,16 @@ func (t *thread) planLog(now protocol.Time, l *logPlan) (taken bool) {
 			// A live writer cuts an aged segment itself, and then it is complete; the extra grace is its head start.
 			due = min(due, now-s.Age+s.FlushAge+grace+wait)
 		}
-		if t.n.packing() && due <= now && e.next <= now && !e.busy && len(e.objects) == 0 && t.packable(&s) {
+		short := false
+		if t.n.packing() && due <= now && e.next <= now && !e.busy && len(e.objects) == 0 {
+			var err error
+			if short, err = t.short(&s); err != nil && now < due+grace {
+				// A record of this batch, most likely: the store has it at the next look. Later a worker says what is wrong.
+				next = min(next, now+protocol.Time(tickEvery))
+				return
+			}
+		}
+		if short && !s.Holed && s.CLSN >= s.Last {
 			e.packed = true
 			// It waits for a round of the packer, in which the shard learns what others have packed and is asked for what it has
 			// (packLog).
@@ -190,7 +199,7 @@ func (t *thread) planLog(now protocol.Time, l *logPlan) (taken bool) {
 			// A node without the holes writes the whole, however slow it is; an object of each stretch beside the holes comes in addition. It
 			// may also have left the whole to its packer, whose rounds are far apart; in these this node learns what others have packed.
 			due = max(due, e.complete+maxHandover*grace)
-			if t.n.packing() && t.short(&s) {
+			if short {
 				due = max(due, e.complete+protocol.Time(s.Rank)*(grace+protocol.Time(t.n.cfg.PackEvery)))
 				t.n.packer.want()
 				next = min(next, now+protocol.Time(t.n.cfg.PackEvery))
