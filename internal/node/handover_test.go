@@ -10,19 +10,33 @@ import (
 	"github.com/btrlog/btrlog/lst/vfs"
 )
 
+// planningThread is a shard's thread that plans, and takes nothing but what a test gives it. Nobody takes its jobs.
+func planningThread(t *testing.T, inc protocol.Incarnation, cfg Config) *thread {
+	t.Helper()
+	core, _, err := shard.Open("/s", lst.Options{FS: vfs.NewMem(vfs.MemOptions{Seed: 3}), Mode: lst.Direct, SegmentBytes: 4 << 20, Inline: true}, inc, protocol.Rules{}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := core.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	n := &Node{cfg: cfg, jobs: make(chan job, 64)}
+	n.packer.init()
+	th := &thread{n: n, core: core}
+	th.plan.init()
+	th.plan.watch = never
+	return th
+}
+
 // A store that is slow for all nodes must not be sent each segment by each of them: a node that waits for its own segments leaves the
 // others' to the others. It used to take them over after a grace, while they were being written.
 func TestSlowStoreIsNoReasonToTakeOver(t *testing.T) {
 	const inc, other = protocol.Incarnation(9), protocol.Incarnation(10)
 	const grace = protocol.Time(time.Second)
-	core, _, err := shard.Open("/s", lst.Options{FS: vfs.NewMem(vfs.MemOptions{Seed: 3}), Mode: lst.Direct, SegmentBytes: 4 << 20, Inline: true}, inc, protocol.Rules{}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer core.Close()
-	th := &thread{n: &Node{cfg: Config{FlushGrace: time.Duration(grace)}, jobs: make(chan job, 64)}, core: core}
-	th.plan.init()
-	th.plan.watch = never
+	th := planningThread(t, inc, Config{FlushGrace: time.Duration(grace)})
+	core := th.core
 	w := newWriter(1)
 	w.set.Peers = []protocol.Incarnation{inc, other}
 	core.Step(1, 1, w.open(1))
@@ -113,16 +127,8 @@ func TestHandoverFollowsTheStore(t *testing.T) {
 func TestYoungAndLearnedStretchesAreNoObjects(t *testing.T) {
 	const inc = protocol.Incarnation(9)
 	const grace = protocol.Time(time.Second)
-	core, _, err := shard.Open("/s", lst.Options{FS: vfs.NewMem(vfs.MemOptions{Seed: 3}), Mode: lst.Direct, SegmentBytes: 4 << 20, Inline: true}, inc, protocol.Rules{}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer core.Close()
-	n := &Node{cfg: Config{FlushGrace: time.Duration(grace), PackEvery: 40 * time.Second}, jobs: make(chan job, 64)}
-	n.packer.init()
-	th := &thread{n: n, core: core}
-	th.plan.init()
-	th.plan.watch = never
+	th := planningThread(t, inc, Config{FlushGrace: time.Duration(grace), PackEvery: 40 * time.Second})
+	n, core := th.n, th.core
 	w := newWriter(1)
 	w.set.Peers = []protocol.Incarnation{inc}
 	core.Step(1, 1, w.open(1))
@@ -165,16 +171,8 @@ func TestYoungAndLearnedStretchesAreNoObjects(t *testing.T) {
 func TestPackingIsNoSlowStore(t *testing.T) {
 	const inc, other = protocol.Incarnation(9), protocol.Incarnation(10)
 	const grace = protocol.Time(time.Second)
-	core, _, err := shard.Open("/s", lst.Options{FS: vfs.NewMem(vfs.MemOptions{Seed: 3}), Mode: lst.Direct, SegmentBytes: 4 << 20, Inline: true}, inc, protocol.Rules{}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer core.Close()
-	n := &Node{cfg: Config{FlushGrace: time.Duration(grace), PackEvery: 40 * time.Second}, jobs: make(chan job, 64)}
-	n.packer.init()
-	th := &thread{n: n, core: core}
-	th.plan.init()
-	th.plan.watch = never
+	th := planningThread(t, inc, Config{FlushGrace: time.Duration(grace), PackEvery: 40 * time.Second})
+	n, core := th.n, th.core
 	const segments, log = 16, 1
 	w := newWriter(log)
 	w.set.Peers = []protocol.Incarnation{inc, other}
@@ -244,15 +242,8 @@ func TestHolesAreLeftToOthers(t *testing.T) {
 		{50, every, 6 * (every + grace)},
 		{1 << 20, maxHandover * grace, (maxHandover + 1) * grace},
 	} {
-		core, _, err := shard.Open("/s", lst.Options{FS: vfs.NewMem(vfs.MemOptions{Seed: 3}), Mode: lst.Direct, SegmentBytes: 4 << 20, Inline: true}, inc, protocol.Rules{}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := &Node{cfg: Config{FlushGrace: time.Duration(grace), PackEvery: time.Duration(every)}, jobs: make(chan job, 64)}
-		n.packer.init()
-		th := &thread{n: n, core: core}
-		th.plan.init()
-		th.plan.watch = never
+		th := planningThread(t, inc, Config{FlushGrace: time.Duration(grace), PackEvery: time.Duration(every)})
+		n, core := th.n, th.core
 		w := newWriter(1)
 		w.set.Peers = []protocol.Incarnation{inc, 10, 11}
 		core.Step(1, 1, w.open(1))
@@ -286,9 +277,6 @@ func TestHolesAreLeftToOthers(t *testing.T) {
 		// The other two are dead.
 		if late := jobs(c.early, c.latest); len(late) != 2 {
 			t.Errorf("records of %d bytes: the stretches at %v are archived in the end, of 1 and 3", c.size, late)
-		}
-		if err := core.Close(); err != nil {
-			t.Fatal(err)
 		}
 	}
 }
