@@ -83,6 +83,7 @@ func (o *devFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	defer store.Close() // after the nodes, which have finished their requests
 	base := node.Config{Shards: o.shards, Store: store, Buffered: o.buffered, SegmentBytes: int64(o.segment), Log: serverLogger(cmd, o.verbose)}
 	prepared := slowNotice(cmd.ErrOrStderr(), fmt.Sprintf("preparing %s in %s", plural(int64(o.nodes), "node"), absolute(o.dir)))
+	roomForThreads(o.nodes*o.shards + sparePlaces)
 	nodes, ready, err := o.start(ctx, base)
 	prepared()
 	if err != nil {

@@ -131,6 +131,7 @@ func (o *nodeFlags) run(ctx context.Context, cmd *cobra.Command) error {
 		return err
 	}
 	o.setGC(cmd)
+	roomForThreads(o.cfg.Shards + sparePlaces)
 	store, err := objstore.Open(ctx, o.store)
 	if err != nil {
 		return interrupted(ctx, err)

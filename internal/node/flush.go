@@ -166,8 +166,13 @@ func (j *job) run(ctx context.Context, n *Node) report {
 func records(v lst.View, seg protocol.Segment) iter.Seq2[archive.Record, error] {
 	return func(yield func(archive.Record, error) bool) {
 		src := shard.NewSource(v, seg)
+		since := 0
 		for src.Next() {
 			r := src.Record()
+			if since += protocol.EncodedSize(len(r.Data)); since >= yieldBytes {
+				since = 0
+				letOthers()
+			}
 			if !yield(archive.Record{LSN: r.LSN, Label: r.Label, More: r.More, Data: r.Data}, nil) {
 				return
 			}

@@ -19,3 +19,12 @@ func giveWay() {
 		_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, min(nice+backgroundNice, 19))
 	}
 }
+
+// yieldBytes is after how many bytes of records an archiving thread lets others have its processor: some tens of microseconds' worth.
+const yieldBytes = 16 << 10
+
+// letOthers lets whoever waits for this thread's processor have it. The kernel looks by itself only every few milliseconds who has had his
+// share, and a shard that woke up meanwhile waits for that.
+func letOthers() {
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // it cannot fail
+}
