@@ -77,6 +77,7 @@ type client struct {
 	trace map[int]*btrlog.Client // of others, by TraceEvery
 	of    map[string]*btrlog.Client
 	logs  map[string][]*btrlog.Writer
+	all   []arrival // of an open loop, used again: making it anew would have garbage collected, at the cost of what is measured
 }
 
 // connect connects a client that traces every so many-th append.
@@ -142,7 +143,7 @@ func (k *client) do(ctx context.Context, o *order) (*answer, error) {
 	case "callers":
 		took, err = callers(ctx, ws[0], o.Depth, o.For)
 	case "open-loop":
-		all, a.Offered, a.Refused, err = openLoop(ctx, ws, o)
+		all, a.Offered, a.Refused, err = k.openLoop(ctx, ws, o)
 		took = latencies(all)
 	default:
 		err = fmt.Errorf("unknown order %q", o.Do)
@@ -251,7 +252,7 @@ func callers(ctx context.Context, w *btrlog.Writer, n int, length time.Duration)
 
 // arrival is a record that an open loop has given to a log and waits for.
 type arrival struct {
-	w                     *btrlog.Writer
+	log                   int // not the writer itself: without pointers the collector need not look at these
 	lsn                   btrlog.LSN
 	due, given, committed time.Duration // scheduled; when the generator had woken for it; seen to be committed
 }
@@ -290,17 +291,22 @@ func queueOf(all []arrival, window int) *queue {
 
 // openLoop appends at exponential distances, whatever becomes of it, and waits for no space: what the window refuses counts as refused.
 // One goroutine sends what is due and sleeps in the kernel until the next is, another waits for the commits in the order of sending.
-func openLoop(ctx context.Context, ws []*btrlog.Writer, o *order) (all []arrival, offered, refused int, err error) {
+func (k *client) openLoop(ctx context.Context, ws []*btrlog.Writer, o *order) (all []arrival, offered, refused int, err error) {
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
-	sent := make(chan arrival, min(1<<20, 1024+int(2*o.Rate*o.For.Seconds())))
+	if most := 1024 + int(2*o.Rate*o.For.Seconds()); cap(k.all) < most {
+		k.all = make([]arrival, 0, most)
+	}
+	all = k.all[:0]
+	room := all[:cap(all)]
+	sent := make(chan int, cap(all)) // so many of all are given to a log
 	failed := make(chan error, 1)
-	all = make([]arrival, 0, cap(sent)) // growing would cost what is measured
 	began := time.Now()
 	go func() {
 		defer close(failed)
-		for a := range sent {
-			if a.w.Committed() < a.lsn {
-				if err := a.w.Sync(ctx, a.lsn); err != nil {
+		for i := range sent {
+			a := &room[i]
+			if w := ws[a.log]; w.Committed() < a.lsn {
+				if err := w.Sync(ctx, a.lsn); err != nil {
 					failed <- err
 					for range sent {
 					}
@@ -308,7 +314,6 @@ func openLoop(ctx context.Context, ws []*btrlog.Writer, o *order) (all []arrival
 				}
 			}
 			a.committed = time.Since(began)
-			all = append(all, a)
 		}
 	}()
 	least := 50 * time.Microsecond // so many at once, rather than a wake-up for each
@@ -333,15 +338,20 @@ func openLoop(ctx context.Context, ws []*btrlog.Writer, o *order) (all []arrival
 			}
 		}
 		offered++
-		w := ws[0]
+		log := 0
 		if len(ws) > 1 {
-			w = ws[rng.IntN(len(ws))]
+			log = rng.IntN(len(ws))
 		}
-		lsn, err := w.TryAppend(record)
+		lsn, err := ws[log].TryAppend(record)
 		e, _ := err.(*btrlog.Error) // that is what all errors are; errors.Is allocates
 		switch {
 		case err == nil:
-			sent <- arrival{w: w, lsn: lsn, due: due, given: max(now, due)}
+			if len(all) == cap(all) {
+				close(sent)
+				return nil, 0, 0, errors.Join(fmt.Errorf("more than %d arrivals", cap(all)), <-failed)
+			}
+			all = append(all, arrival{log: log, lsn: lsn, due: due, given: max(now, due)}) // in place: the other sees it
+			sent <- len(all) - 1
 		case e != nil && e.Kind == btrlog.ErrWindowFull:
 			refused++
 		default:
