@@ -43,9 +43,14 @@ func newJitterFS(below vfs.FS, j Jitter) *jitterFS {
 func (f *jitterFS) draw() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	d := time.Duration(f.rng.ExpFloat64() * float64(f.j.Mean))
-	if f.rng.Float64() < f.j.StallChance {
-		d += f.j.StallLeast + time.Duration(f.rng.Float64()*float64(f.j.StallMax-f.j.StallLeast))
+	return f.j.Draw(f.rng)
+}
+
+// Draw is one delay.
+func (j Jitter) Draw(rng *rand.Rand) time.Duration {
+	d := time.Duration(rng.ExpFloat64() * float64(j.Mean))
+	if rng.Float64() < j.StallChance {
+		d += j.StallLeast + time.Duration(rng.Float64()*float64(j.StallMax-j.StallLeast))
 	}
 	return d
 }

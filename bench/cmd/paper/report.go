@@ -9,15 +9,16 @@ import (
 
 type report struct {
 	load.Machine
-	Minutes    float64      `json:"minutes"`
-	Seed       uint64       `json:"seed"`
-	Jitter     string       `json:"jitter"`
-	ClientCPUs string       `json:"client_cpus"`
-	Rows       []row        `json:"rows"`
-	Load       *load.Point  `json:"load,omitempty"`
-	LoadMemory *load.Point  `json:"load_memory,omitempty"`
-	Failure    *load.Point  `json:"failure,omitempty"`
-	Cost       []*costPoint `json:"cost,omitempty"`
+	Minutes        float64      `json:"minutes"`
+	Seed           uint64       `json:"seed"`
+	Jitter         string       `json:"jitter"`
+	ClientCPUs     string       `json:"client_cpus"`
+	Rows           []row        `json:"rows"`
+	Load           *load.Point  `json:"load,omitempty"`
+	LoadMemory     *load.Point  `json:"load_memory,omitempty"`
+	Failure        *load.Point  `json:"failure,omitempty"`
+	FailureControl *load.Point  `json:"failure_control,omitempty"`
+	Cost           []*costPoint `json:"cost,omitempty"`
 }
 
 type row struct {
