@@ -210,14 +210,11 @@ func (r *run) offer(ctx context.Context, t Target) (*hdrhistogram.Histogram, err
 	record := make([]byte, p.RecordBytes)
 	late := hdrhistogram.New(lowest, highest, 3)
 	defer pace()()
-	least := time.Duration(0)
-	if p.Rate >= manyRate {
-		least = manyWake
-	}
 	r.began = time.Now().Add(p.Warmup)
 	due, logs := -p.Warmup, p.FirstLogs
 	for n := 0; ; n++ {
-		gap := time.Duration(rng.ExpFloat64() / (p.Rate * float64(logs) / float64(p.Logs)) * 1e9)
+		rate := p.Rate * float64(logs) / float64(p.Logs)
+		gap := time.Duration(rng.ExpFloat64() / rate * 1e9)
 		if change := r.change(logs); due+gap > change && logs < p.Logs { // nothing arrived before the next log: draw again from there
 			due = change
 			logs++
@@ -227,7 +224,11 @@ func (r *run) offer(ctx context.Context, t Target) (*hdrhistogram.Histogram, err
 			return late, nil
 		}
 		if now := time.Since(r.began); now < due {
-			until(r.began, max(due, now+least))
+			wake := due
+			if rate >= manyRate {
+				wake = max(wake, now+manyWake)
+			}
+			until(r.began, wake)
 		}
 		if n%1024 == 0 && ctx.Err() != nil {
 			return nil, context.Cause(ctx)

@@ -34,7 +34,11 @@ func (o *options) costFigure(r *report) error {
 	}
 	base := o.plan(o.seed)
 	base.Logs, base.Rate = 8, 2000
-	for _, nodes := range []int{3, 6} {
+	nodes := []int{3, 4, 5, 6}
+	if o.quick {
+		nodes = []int{3, 6}
+	}
+	for _, nodes := range nodes {
 		err := o.cluster(cluster.Config{Dir: o.disk, Nodes: nodes}, func(c *cluster.Cluster) error {
 			client, err := c.Client(o.cpus, "cost", nodes/2+1, "disk")
 			if err != nil {
@@ -81,7 +85,7 @@ func (o *options) costFigure(r *report) error {
 			return err
 		}
 	}
-	for _, what := range []string{"logs", "bytes", "batch", "window"} {
+	for _, what := range []string{"logs", "bytes", "batch", "window", "nodes"} {
 		node, client, p50 := line{name: "nodes, µs of processor"}, line{name: "client, µs of processor"}, line{name: "p50, µs"}
 		for _, c := range r.Cost {
 			if c.What == what {

@@ -94,7 +94,7 @@ func (r *report) markdown() string {
 		}
 	}
 	if len(r.Cost) > 0 {
-		p("\n**Cost of an append**: ![logs](figures/cost-logs.svg) ![bytes](figures/cost-bytes.svg) ![batch](figures/cost-batch.svg) ![window](figures/cost-window.svg)\n\n")
+		p("\n**Cost of an append**: ![logs](figures/cost-logs.svg) ![bytes](figures/cost-bytes.svg) ![batch](figures/cost-batch.svg) ![window](figures/cost-window.svg) ![nodes](figures/cost-nodes.svg)\n\n")
 		p("Of *batch*, committed/s are batches, processor times are per record, latencies per batch.\n\n")
 		p("| against | | committed/s | achieved | client µs of processor | nodes µs of processor, together | p50 µs | p99 µs |\n|---|---|---|---|---|---|---|---|\n")
 		for _, c := range r.Cost {
