@@ -105,6 +105,21 @@ func without(rs, others []Range) []Range {
 	return out
 }
 
+// clearLost takes what is lost out of the damage: lost is known, damaged is not. That splits ranges; if they become more than a state value
+// may list, those with the smallest gaps are joined, over what is whole: that is called unknown then (P3), but nothing that is lost is. A state
+// value that lists more could not be read at the next start.
+func (l *nodeLog) clearLost() {
+	d := without(l.damaged, l.lost)
+	if len(d) > MaxExtents {
+		between := make(LostRanges, len(l.lost))
+		for i, r := range l.lost {
+			between[i] = Lost{From: r.From, To: r.To}
+		}
+		d, _ = fewer(d, between, MaxExtents) // there are fewer gaps with something lost than there may be ranges
+	}
+	l.damaged = d
+}
+
 // validRanges reports ranges that are not ascending and disjoint, or that end at or above limit.
 func validRanges(rs []Range, limit LSN) bool {
 	for i, r := range rs {

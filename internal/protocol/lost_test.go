@@ -277,3 +277,28 @@ func TestMissingIsBoundedLast(t *testing.T) {
 		t.Errorf("%d stretches, the first %v", len(got), got[:min(len(got), 1)])
 	}
 }
+
+// Lost records in the middle of damaged ones split the list of damage, which must still fit the state value that a restart reads. What was
+// damaged and is not lost stays so, and nothing lost is called damaged.
+func TestDamageSplitByLossFitsTheStateValue(t *testing.T) {
+	l := nodeLog{start: 1 << 20}
+	for i := LSN(1); i <= MaxExtents; i++ {
+		l.damaged = append(l.damaged, Range{10 * i, 10*i + 2})
+	}
+	for i := LSN(1); i <= MaxLost; i++ {
+		l.lost = append(l.lost, Range{10*i + 1, 10*i + 1})
+	}
+	l.clearLost()
+	again, err := decodeState(1, l.encodeState(nil))
+	if err != nil {
+		t.Fatalf("a restart cannot read the state: %v", err)
+	}
+	for i := LSN(1); i <= MaxExtents; i++ {
+		for x := 10 * i; x <= 10*i+2; x++ {
+			_, lost := rangeAt(l.lost, x)
+			if _, damaged := rangeAt(again.damaged, x); damaged == lost {
+				t.Fatalf("LSN %d: lost %t, damaged %t", x, lost, damaged)
+			}
+		}
+	}
+}

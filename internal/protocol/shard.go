@@ -195,7 +195,7 @@ func (s *Shard) RestoreDone(log LogID) {
 		if l.start > 0 {
 			l.raiseCLSN(l.start - 1)
 		}
-		l.damaged = without(l.damaged, l.lost)
+		l.clearLost()
 		l.lastAppend = l.oldest
 		s.depend(l)
 		s.touch(l)
@@ -542,7 +542,7 @@ func (s *Shard) activate(from Peer, m *Activate, out *Out) {
 			l.held.dropThrough(0)
 		}
 		l.lost = append([]Range(nil), m.Lost...)
-		l.damaged = without(l.damaged, l.lost)
+		l.clearLost()
 		l.passLost()
 		l.raiseCLSN(m.B)
 		s.mark(l, out)
