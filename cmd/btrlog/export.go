@@ -104,6 +104,11 @@ func readExport(r io.Reader, visit func(btrlog.Record) error) (s exportScan, err
 			return s, nil
 		}
 		if end {
+			// Another export behind this one, say: who takes only the first must not think that he has all.
+			if _, err := in.ReadByte(); err != io.EOF {
+				s.LastGood = errors.New("something follows its end, which is no part of it")
+				return s, nil
+			}
 			s.Whole = true
 			return s, nil
 		}

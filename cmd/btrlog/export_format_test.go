@@ -45,6 +45,17 @@ func TestExportGolden(t *testing.T) {
 	}
 }
 
+// An export that is followed by anything is not whole: what follows was not looked at.
+func TestExportFollowedBySomething(t *testing.T) {
+	whole := someExport(true)
+	for _, more := range [][]byte{{0}, whole} {
+		s, err := readExport(bytes.NewReader(append(bytes.Clone(whole), more...)), nil)
+		if err != nil || s.Whole || s.LastGood == nil || s.Records != 5 || s.Good != int64(len(whole)-exportFrameBytes) {
+			t.Errorf("followed by %d bytes: %+v, %v", len(more), s, err)
+		}
+	}
+}
+
 // Of every cut the whole records are found; nothing that follows damage is given out.
 func TestExportCutAndDamaged(t *testing.T) {
 	whole := someExport(true)
