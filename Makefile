@@ -145,6 +145,7 @@ bench-latency: build ## Append and sync beside the floor of the hardware; fails 
 bench-append: build ## The path of an append under load, loss and overload; some minutes
 	mkdir -p .cache && cd bench && go build -o ../.cache/appendpath ./cmd/appendpath
 	for what in pipeline loss overload logs; do .cache/appendpath $$what -btrlog bin/btrlog; done
+	.cache/appendpath overload -btrlog bin/btrlog -dir .cache
 	.cache/appendpath memory -btrlog bin/btrlog -dir .cache
 	.cache/appendpath memory -btrlog bin/btrlog -dir .cache -node-flags --buffered
 

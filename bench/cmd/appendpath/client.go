@@ -32,6 +32,7 @@ type order struct {
 	Count      int
 	Durability btrlog.Durability
 	Window     int
+	Segment    int64
 	// pipeline: one goroutine has Depth appends in flight; callers: Depth goroutines append and sync one record at a time.
 	Depth int
 	// open-loop: Rate appends per second at exponential distances, each to one of the logs at random.
@@ -179,7 +180,7 @@ func (k *client) open(ctx context.Context, o *order) error {
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(o.Count); i = next.Add(1) - 1 {
 				name := fmt.Sprintf("%s%d", o.Log, i)
-				if _, errs[i] = c.Create(ctx, name, btrlog.LogOptions{N: n, Qw: n/2 + 1, Durability: o.Durability, Window: o.Window}); errs[i] == nil {
+				if _, errs[i] = c.Create(ctx, name, btrlog.LogOptions{N: n, Qw: n/2 + 1, Durability: o.Durability, Window: o.Window, SegmentBytes: o.Segment}); errs[i] == nil {
 					ws[i], errs[i] = c.OpenWriter(ctx, name, btrlog.WriterOptions{})
 				}
 			}

@@ -51,6 +51,7 @@ type options struct {
 	rate         float64
 	logs, window int
 	nodes        int
+	segment      int64
 	rest         bool
 }
 
@@ -91,6 +92,7 @@ func run(ctx context.Context, args []string) error {
 	f.IntVar(&o.logs, "logs", 10_000, "logs: how many")
 	f.IntVar(&o.nodes, "nodes", 3, "nodes of the cluster, and of each log; a majority is its quorum")
 	f.IntVar(&o.window, "window", 0, "append window of the logs (default: the product's)")
+	f.Int64Var(&o.segment, "segment", 0, "overload: segment size of the log in bytes (default: the product's); with 256 MiB a short block is archived behind its end")
 	if err := f.Parse(args[1:]); err != nil {
 		return err
 	}
@@ -104,6 +106,9 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("%d blocks of %v, %d nodes", o.blocks, o.length, o.nodes)
 	}
 	var err error
+	if o.dir, err = filepath.Abs(o.dir); err != nil { // it becomes a part of the store's URL
+		return err
+	}
 	if o.work, err = os.MkdirTemp("", "appendpath-"); err != nil {
 		return err
 	}
@@ -238,7 +243,7 @@ func measureOverload(ctx context.Context, o *options) error {
 		return err
 	}
 	defer c.stop()
-	if _, err := p.order(order{Do: "open", Log: "wal", Count: 1, Window: o.window, TraceEvery: every}); err != nil {
+	if _, err := p.order(order{Do: "open", Log: "wal", Count: 1, Window: o.window, TraceEvery: every, Segment: o.segment}); err != nil {
 		return err
 	}
 	if err := c.apart(); err != nil {
